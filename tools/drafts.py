@@ -1,0 +1,42 @@
+"""Markdown drafts of notebooks, for the commands `new` and `draft` of tools/notebooks.py (format: see there)."""
+
+import re
+
+import nbformat
+
+CODE_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n((?::[^\n]*\n)*)(.*?)^```[ \t]*$\n?", re.M | re.S)
+
+
+def cells_of(text: str) -> list:
+    """The cells of a draft, in order."""
+    cells, end = [], 0
+    for fence in CODE_CELL.finditer(text):
+        cells += _text_cells(text[end:fence.start()])
+        cells.append(_code_cell(fence[1], fence[2]))
+        end = fence.end()
+    return cells + _text_cells(text[end:])
+
+
+def _text_cells(text: str) -> list:
+    parts = (part.strip("\n") for part in re.split(r"(?m)^\+\+\+[ \t]*$", text))
+    return [nbformat.v4.new_markdown_cell(part) for part in parts if part.strip()]
+
+
+def _code_cell(options: str, source: str):
+    found = re.search(r"^:tags:\s*\[(.*)\]", options, re.M)
+    names = [name.strip(" \"'") for name in found[1].split(",")] if found else []
+    return nbformat.v4.new_code_cell(source.rstrip("\n"), metadata={"tags": names} if names else {})
+
+
+def text_of(cells: list) -> str:
+    """The draft of some cells, outputs left out: the inverse of `cells_of`."""
+    parts: list[str] = []
+    for before, cell in zip([None, *cells], cells, strict=False):
+        if cell.cell_type == "code":
+            names = cell.metadata.get("tags", [])
+            head = f":tags: [{', '.join(names)}]\n" if names else ""
+            parts.append(f"```{{code-cell}}\n{head}{cell.source}\n```")
+        else:
+            split = before is not None and before.cell_type == "markdown"
+            parts.append("+++\n" * split + cell.source)
+    return "\n".join(parts) + "\n"
