@@ -1,0 +1,170 @@
+"""A deployment: one model on some GPUs. How long a prefill, a decode step and a whole request take."""
+
+from dataclasses import dataclass
+
+from .arrays import is_array, number, where
+from .config import load_model
+from .errors import DoesNotFit
+from .hardware import Accelerator, load_accelerator
+from .memory import Memory, memory
+from .model import Model
+from .precision import CACHE_BYTES, canonical
+from .roofline import Step, step
+from .units import GIB
+from .work import Split, Work, forward
+
+PROFILES = ("ideal",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """The times of one request alone (or of `batch` equal ones): first token, each further token, all of it."""
+
+    ttft_s: object
+    tpot_s: object
+    total_s: object
+    output_tokens_per_s: object
+
+
+@dataclass(frozen=True, eq=False)
+class Deployment:
+    """`model` on `n_gpus` accelerators: tp * dp of them, each replica split tp ways. Names or objects.
+
+    profile="ideal" is the floor: causal scores, logits of the last position, every byte once, full peak and full
+    bandwidth, no communication. Nothing real is faster. `weights` and `kv` are dtypes, None as published;
+    `gpu_mem_frac` is the share of a GPU's visible memory that weights, cache and state may take.
+    Raises ValueError for degrees that do not multiply to n_gpus or do not divide the query heads.
+
+    >>> d = Deployment("llama-3.3-70b", "h100-sxm", n_gpus=4)
+    >>> round(d.prefill(prompt=2048).time_s, 6), round(d.decode(context=2048).time_s, 6)
+    (0.072264, 0.010424)
+    """
+
+    model: Model
+    accelerator: Accelerator
+    n_gpus: int = 1
+    tp: int | None = None
+    dp: int = 1
+    weights: str | None = None
+    kv: str | None = None
+    profile: str = "ideal"
+    gpu_mem_frac: float = 0.9
+
+    def __post_init__(self):
+        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731 - frozen dataclass
+        put("model", load_model(self.model))
+        put("accelerator", load_accelerator(self.accelerator))
+        for name in ("n_gpus", "dp") + (("tp",) if self.tp is not None else ()):
+            degree = getattr(self, name)
+            if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
+                raise ValueError(f"{name}={degree!r}; give a whole number of at least 1")
+        put("tp", self.n_gpus // self.dp if self.tp is None else self.tp)
+        if self.tp * self.dp != self.n_gpus:
+            raise ValueError(f"tp={self.tp} * dp={self.dp} is not n_gpus={self.n_gpus}; choose degrees that multiply to it")
+        _check_heads(self.model, self.tp)
+        self.model.recipe(self.weights)
+        if self.kv is not None:
+            put("kv", canonical(self.kv, CACHE_BYTES, "kv"))
+        if self.profile not in PROFILES:
+            raise ValueError(f"unknown profile {self.profile!r}; use one of {', '.join(PROFILES)}")
+        number("gpu_mem_frac", self.gpu_mem_frac, minimum=0.0, maximum=1.0)
+
+    @property
+    def split(self) -> Split:
+        """The part of every layer that one GPU holds."""
+        return Split(tp=self.tp, experts=self.tp)
+
+    def prefill(self, batch=1, prompt=1) -> Step:
+        """The time to read `batch` prompts of `prompt` tokens and to give the first token of each.
+
+        Raises DoesNotFit if the cache of the whole batch does not fit, ValueError for a bad size.
+        """
+        return self._step(number("batch", batch, minimum=1), number("prompt", prompt, minimum=1), 0)
+
+    def decode(self, batch=1, context=0) -> Step:
+        """The time of one step that gives one more token to each of `batch` sequences with `context` tokens cached.
+
+        Raises DoesNotFit if the cache of the whole batch does not fit, ValueError for a bad size.
+        """
+        return self._step(number("batch", batch, minimum=1), 1, number("context", context, minimum=0))
+
+    def request(self, batch=1, prompt=1, output=1) -> Request:
+        """The times of `batch` equal requests that start together: one prefill, then output - 1 decode steps.
+
+        tpot = (total - ttft) / (output - 1); with one output token, the time of a step at this prompt       [s]
+
+        Decode step k runs at context prompt + k, k = 0..output-2. Raises DoesNotFit if prompt + output tokens a
+        sequence do not fit.
+        """
+        batch, prompt = number("batch", batch, minimum=1), number("prompt", prompt, minimum=1)
+        output = number("output", output, minimum=1)
+        self._checked(batch, prompt + output - 1)
+        ttft = self._step(batch, prompt, 0).time_s
+        steps = int(output.max() if is_array(output) else output) - 1
+        decoding = sum(where(k < output - 1, 1.0, 0.0) * self._time(batch, 1, prompt + k) for k in range(steps))
+        single = self._time(batch, 1, prompt)
+        tpot = where(output > 1, decoding / where(output > 1, output - 1, 1), single)
+        total = ttft + decoding
+        return Request(ttft_s=ttft, tpot_s=tpot, total_s=total, output_tokens_per_s=batch * output / total)
+
+    def memory(self, batch=1, context=0) -> Memory:
+        """What the fullest GPU holds for `batch` sequences of `context` tokens a replica. Never raises DoesNotFit."""
+        return memory(self.model, self.gpu_mem_frac * self.accelerator.memory_bytes, batch, context, self.weights, self.kv,
+                      self.split)
+
+    def _step(self, batch, new_tokens, context) -> Step:
+        feasible = self._checked(batch, context + new_tokens)
+        work = self._work(batch, new_tokens, context)
+        compute_s, memory_s = self._compute_s(work), work.bytes / self.accelerator.hbm_bytes_per_s
+        if is_array(feasible):
+            compute_s, memory_s = where(feasible, compute_s, float("nan")), where(feasible, memory_s, float("nan"))
+        return step(work, compute_s, memory_s, feasible=feasible)
+
+    def _work(self, batch, new_tokens, context) -> Work:
+        return forward(self.model, batch, new_tokens, context, weights=self.weights, kv=self.kv, split=self.split)
+
+    def _time(self, batch, new_tokens, context):
+        work = self._work(batch, new_tokens, context)
+        return step(work, self._compute_s(work), work.bytes / self.accelerator.hbm_bytes_per_s).time_s
+
+    def _compute_s(self, work: Work):
+        peaks = self.accelerator.peaks
+        wide = peaks.get("bf16") or self.accelerator.flop_per_s("fp16")
+        return sum(flops / (peaks.get(rate) or wide) for rate, flops in work.flops_by_rate.items())
+
+    def _checked(self, batch, tokens):
+        """True where `tokens` a sequence fit; raises for a scalar that does not."""
+        limit = self.model.max_context
+        need = self.memory(batch, tokens)
+        feasible = need.fits if limit is None else need.fits & (tokens <= limit)
+        if is_array(feasible):
+            return feasible
+        if limit is not None and tokens > limit:
+            raise ValueError(f"{tokens:,} tokens are beyond the {limit:,} that {self.model.name} was made for; use fewer")
+        if not need.fits:
+            raise DoesNotFit(self._short(need, batch, tokens))
+        return True
+
+    def _short(self, need: Memory, batch, tokens) -> str:
+        g, short = self.accelerator.name, f"short by {-need.free_bytes / GIB:,.2f} GiB on each GPU"
+        asked = f"{self.model.name} on {self.n_gpus} x {g}: batch {batch:,} at {tokens:,} tokens is {short}"
+        if need.max_batch >= 1:
+            return f"{asked}; batch {need.max_batch:,} fits"
+        if need.max_context >= 1:
+            return f"{asked}; {need.max_context:,} tokens fit at batch {batch:,}"
+        return f"{asked}; the weights take {need.weight_bytes / GIB:,.1f} of {need.budget_bytes / GIB:,.1f} GiB: {self._larger()}"
+
+    def _larger(self) -> str:
+        for tp in (2, 4, 8, 16, 32, 64):
+            if tp > self.tp and not self.model.heads % tp:
+                held = memory(self.model, self.gpu_mem_frac * self.accelerator.memory_bytes, 1, 1, self.weights, self.kv,
+                              Split(tp=tp, experts=tp))
+                if held.fits:
+                    return f"tp={tp} fits"
+        return "use GPUs with more memory or smaller weights"
+
+
+def _check_heads(model: Model, tp: int) -> None:
+    for attention, _ in model.attention_kinds:
+        if attention.heads % tp:
+            raise ValueError(f"tp={tp} does not divide the {attention.heads} query heads of {model.name}; use a divisor")
