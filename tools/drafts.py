@@ -1,4 +1,4 @@
-"""Markdown drafts of notebooks, for the commands `new` and `draft` of tools/notebooks.py (format: see there)."""
+"""Markdown drafts of notebooks, for the commands `new` and `draft` of tools/notebooks.py."""
 
 import re
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PLACEHOLDER = "OWNER"
+sys.path.insert(0, str(ROOT))   # the other tools import this module first and econ after it
 
 BOOTSTRAP = '''\
 # Find this book's package: in a clone or on Binder by walking up; in Colab install the edition's tag.
