@@ -78,7 +78,7 @@ def canonical(dtype: str, known, what: str) -> str:
     >>> canonical("bfloat16", RECIPES, "weights")
     'bf16'
     """
-    name = str(dtype).lower().replace("torch.", "") if isinstance(dtype, str) else dtype
+    name = dtype.lower().removeprefix("torch.") if isinstance(dtype, str) else ""
     name = _SPELLINGS.get(name, name)
     if name not in known:
         raise ValueError(f"unknown {what} dtype {dtype!r}; use one of {', '.join(known)}")

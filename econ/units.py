@@ -5,8 +5,8 @@ GB is 1e9 bytes. GiB is 2**30 bytes and appears only where a program prints it.
 """
 
 import math
-from decimal import ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
+from numbers import Real
 
 K, M, G, T, P = 10**3, 10**6, 10**9, 10**12, 10**15
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
@@ -40,42 +40,54 @@ def unit_size(unit: str) -> Fraction:
     >>> unit_size("GB"), unit_size("MiB")
     (Fraction(1000000000, 1), Fraction(1048576, 1))
     """
-    if unit not in UNITS:
-        raise ValueError(f"unknown unit {unit!r}; use one of {', '.join(sorted(u for u in UNITS if u))}")
+    if not isinstance(unit, str) or unit not in UNITS:
+        raise ValueError(f"unknown unit {unit!r}; use GB, GiB, TB/s, TFLOP, TFLOP/s, FLOP/B, ms, s, tok/s, $, % or another "
+                         "of econ.units.UNITS")
     return UNITS[unit]
 
 
 def _exact(value) -> Fraction:
-    if hasattr(value, "item"):
+    if getattr(value, "ndim", None) == 0:
         value = value.item()
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"cannot format {value!r}: not a number")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"cannot format {value}: not a finite number")
     return Fraction(value)
 
 
+def _digits(name: str, value, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}={value!r}; give a whole number of at least {least}")
+    return value
+
+
 def fixed(value, unit: str, decimals: int) -> str:
     """A value with its unit, rounded half-even to a fixed number of decimals.
+
+    Raises ValueError for an unknown unit, a value that is not a finite number, or negative decimals.
 
     >>> fixed(671_088_640, "MB", 1)
     '671.1 MB'
     """
-    scaled = _exact(value) / unit_size(unit)
-    step = Decimal(1).scaleb(-decimals)
-    exact = round(scaled * 10**decimals)  # Fraction rounds half to even
-    number = (Decimal(exact).scaleb(-decimals)).quantize(step, ROUND_HALF_EVEN)
-    return _join(f"{number:,f}", unit)
+    decimals = _digits("decimals", decimals, 0)
+    scaled = round(_exact(value) / unit_size(unit) * 10**decimals)  # Fraction rounds half to even
+    whole, part = divmod(abs(scaled), 10**decimals)
+    number = f"{'-' if scaled < 0 else ''}{whole:,}"
+    return _join(f"{number}.{part:0{decimals}}" if decimals else number, unit)
 
 
 def fmt(value, unit: str, digits: int = 3) -> str:
     """A value with its unit, rounded half-even to `digits` significant digits.
 
     Integers keep every digit before the point, so a count is never blurred below one unit.
-    A non-zero value never prints as 0. Raises ValueError for an unknown unit or a non-finite value.
+    A non-zero value never prints as 0. Raises ValueError for an unknown unit, a value that is not a finite number,
+    or digits below 1.
 
     >>> fmt(671_088_640, "MB"), fmt(0.29474, "s", 2), fmt(141_107_412_992, "GB", 4)
     ('671 MB', '0.29 s', '141.1 GB')
     """
-    scaled = _exact(value) / unit_size(unit)
+    scaled, digits = _exact(value) / unit_size(unit), _digits("digits", digits, 1)
     if scaled == 0:
         return _join("0", unit)
     exponent = _floor_log10(abs(scaled))
