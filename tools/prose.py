@@ -29,6 +29,7 @@ from econ.check import parse
 from econ.units import unit_size
 
 PAGES = ("README.md", "intro.md")
+COMPUTED = re.compile(r"<!-- computed: \w+ -->\n.*?<!-- end -->", re.S)  # written and checked by tools/tables.py
 Facts = Mapping[str, set[Quantity]]
 
 # What the name of a scenario input must say, by the dimension of the quantity that it binds.
@@ -197,7 +198,8 @@ def page_problems(path: Path, books: Mapping[str, object], facts: Facts) -> list
     found = Evidence()
     for nb in books.values():
         found.add(evidence(nb))
-    return list(unbound(path.read_text(encoding="utf-8"), found, facts))
+    text = path.read_text(encoding="utf-8")
+    return list(unbound(COMPUTED.sub("", text), found, facts))
 
 
 def main(argv: list[str]) -> int:

@@ -1,0 +1,120 @@
+"""Write the computed tables of the README and the pages that list accelerators and models.
+
+python tools/tables.py            write README.md, accelerators.md and models.md
+python tools/tables.py --check    exit 1 if one of them is not what `econ` computes now
+
+In the README only the blocks between "<!-- computed: NAME -->" and "<!-- end -->" are written.
+"""
+
+import csv
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import econ  # noqa: E402
+from econ.names import DATA  # noqa: E402
+from econ.units import fmt  # noqa: E402
+
+BLOCK = re.compile(r"(<!-- computed: (\w+) -->\n).*?(<!-- end -->)", re.S)
+SHOWN = (("llama-3.1-8b", "h100-sxm", 1), ("llama-3.3-70b", "h100-sxm", 4), ("qwen3-30b-a3b", "h100-sxm", 1),
+         ("gpt-oss-120b", "h100-sxm", 1), ("deepseek-v3", "h200-sxm", 8))
+
+
+def table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
+    """A Markdown table whose first `left` columns are aligned left, the others right."""
+    rule = ["---"] * left + ["---:"] * (len(head) - left)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows)) + "\n"
+
+
+def answers() -> str:
+    """What the README shows first: a few models, what they hold, and how fast they can be at best."""
+    rows = []
+    for name, gpu, n in SHOWN:
+        m, d = econ.load_model(name), econ.Deployment(name, gpu, n_gpus=n)
+        rows.append([name, f"{n} x {gpu}", fmt(m.n_params, "B params"), fmt(m.weight_bytes(), "GB"),
+                     fmt(m.kv_bytes_per_token(), "kB"), fmt(d.prefill(prompt=2048).time_s, "ms"),
+                     fmt(d.decode(context=2048).time_s, "ms"), f"{d.memory(context=8192).max_batch:,}"])
+    return table(["model", "on", "parameters", "weights as published", "cache per token", "2,048-token prompt, at best",
+                  "one more token, at best", "sequences of 8,192 tokens that fit"], rows, left=2)
+
+
+def _cell(value, unit: str) -> str:
+    """A bare number for a column whose head names the unit: at most four digits, no trailing zeros."""
+    number = "" if value is None else fmt(value, unit, 4).split(" ")[0]
+    return number.rstrip("0").rstrip(".") if "." in number else number
+
+
+def accelerator_page() -> str:
+    """Every accelerator with its dense peaks, memory, link and how its figures were read."""
+    rows = []
+    for name in econ.accelerators():
+        g = econ.load_accelerator(name)
+        wide = g.peaks.get("bf16", g.peaks.get("fp16"))
+        rows.append([name, _cell(wide, "TFLOP/s"), _cell(g.peaks.get("fp8"), "TFLOP/s"), _cell(g.peaks.get("fp4"), "TFLOP/s"),
+                     _cell(g.hbm_bytes_per_s, "GB/s"), _cell(g.printed_bytes, "GB"),
+                     _cell(g.link and g.link.bytes_per_s_each_way, "GB/s"), _cell(g.tdp_w, "W"),
+                     _cell(wide and round(wide / g.hbm_bytes_per_s), "FLOP/B"), ", ".join(sorted(set(g.provenance.values())))])
+    head = ["accelerator", "bf16 or fp16, TFLOP/s", "fp8, TFLOP/s", "fp4, TFLOP/s", "memory, GB/s", "capacity, GB",
+            "link each way, GB/s", "TDP, W", "ridge, FLOP/B", "figures read from"]
+    return f"""# Accelerators
+
+All peaks are dense.
+A link is bytes per second each way.
+Capacity is what the maker prints, in units of 1e9 B; what software sees is a little less or more and stands in the data.
+*maker* means that the maker's own document was read, *secondary* that it was read as quoted by others, *unverified* that no document was read.
+The ridge is the peak of the second column over the bandwidth.
+An empty cell means that no figure was found.
+
+{table(head, rows)}
+Each row is one file in `econ/data/accelerators`, with its sources and with notes where documents disagree.
+"""
+
+
+def model_page() -> str:
+    """Every shipped model with its size, cache and the config it was read from."""
+    rows = []
+    with open(DATA / "models" / "sources.csv", encoding="utf-8", newline="") as file:
+        sources = {row["name"]: row for row in csv.DictReader(file)}
+    for name in econ.models():
+        m = econ.load_model(name)
+        rows.append([name, _cell(m.n_params, "B params"), _cell(m.n_active_params, "B params"), str(len(m.layers)),
+                     _cell(m.weight_bytes(), "GB"), _cell(m.kv_bytes_per_token(), "kB"),
+                     f"{m.max_context:,}" if m.max_context else "", sources[name]["hub_id"]])
+    head = ["model", "parameters, billions", "active, billions", "layers", "weights as published, GB", "cache per token, kB",
+            "longest context, tokens", "config of"]
+    return f"""# Models
+
+Every number is computed from the model's published `config.json`, which ships in `econ/data/models`.
+*Active* counts both vocabulary tables.
+*Cache per token* is what the next token adds while every window is still open, in the cache's published format.
+
+{table(head, rows)}
+Where each config was read stands in `econ/data/models/sources.csv`.
+"""
+
+
+def pages() -> dict[Path, str]:
+    """What every generated file should contain."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = {"answers": answers}
+    filled = BLOCK.sub(lambda found: found[1] + blocks[found[2]]() + found[3], readme)
+    return {ROOT / "README.md": filled, ROOT / "accelerators.md": accelerator_page(), ROOT / "models.md": model_page()}
+
+
+def main(argv: list[str]) -> int:
+    """Write the pages, or with --check name those that are out of date."""
+    stale = [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    if "--check" in argv:
+        print("\n".join(f"{path.name} is out of date: run python tools/tables.py" for path in stale) or "Every table is current.")
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(pages()[path], encoding="utf-8")
+    print(f"wrote {', '.join(path.name for path in stale) or 'nothing: every table is current'}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
