@@ -181,11 +181,13 @@ def test_citations_belong_to_their_sentence():
     assert [sorted(sentence.sources) for sentence in found] == [["a"], ["b", "c"], []]
 
 
+def claiming(*texts):
+    return chapter("", *(code(f'claim(kv_bytes, "{text}", "KV cache")') for text in texts))
+
+
 def test_one_label_has_one_value():
-    one, other = (chapter("", code(f"claim(kv_bytes, '{text}', 'KV cache')")) for text in ("671 MB", "672 MB"))
-    finer = chapter("", *(code(f'claim(kv_bytes, "{text}", "KV cache")') for text in ("671.1 MB", "640 MiB")))
-    assert contradictions({"a": one, "b": finer}) == []
-    assert contradictions({"a": one, "b": other}) == [
+    assert contradictions({"a": claiming("671 MB"), "b": claiming("671.1 MB", "640 MiB")}) == []
+    assert contradictions({"a": claiming("671 MB"), "b": claiming("672 MB")}) == [
         '"KV cache" is 671 MB in a: cell 3 and 672 MB in b: cell 3']
 
 

@@ -27,8 +27,8 @@ class Sentence:
 def sentences(markdown: str) -> Iterator[Sentence]:
     """Every sentence, heading, table row and caption of a Markdown text, in order.
 
-    >>> [s.text for s in sentences("# Reading 3.35 TB/s\\n\\nIt is `2 GB`. It is $2\\\\,\\\\text{GB}$.")]
-    ['# Reading 3.35 TB/s', 'It is code.', 'It is 2 GB .']
+    >>> [s.text for s in sentences("# Reading `x` at 3.35 TB/s\\n\\nOne. Two, **2 GB**.")]
+    ['# Reading code at 3.35 TB/s', 'One.', 'Two, 2 GB.']
     """
     for block in _blocks(_plain(_without_code(markdown)).splitlines()):
         for text in _END_OF_SENTENCE.split(block):
