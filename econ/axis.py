@@ -29,7 +29,7 @@ class Axis:
     high: float
 
     @classmethod
-    def around(cls, label: str, scale: str, numbers: list[float], *, margin: bool) -> "Axis":
+    def around(cls, label: str, scale: str, numbers: list[float], margin: bool) -> "Axis":
         """The axis that holds all `numbers`; with `margin`, room above them and, if linear, down to zero."""
         low, high = min(numbers), max(numbers)
         if margin and scale == "linear":
@@ -53,7 +53,7 @@ class Axis:
     def ticks(self, pixels: float, room: Callable[[str, str], float]) -> list[float]:
         """The densest round numbers whose labels keep `room(label, next label)` pixels between their centres.
 
-        >>> Axis("tokens", "log2", 1, 512).ticks(200, lambda a, b: 40)
+        >>> Axis("tokens", "log2", 1, 512).ticks(150, lambda a, b: 40)
         [1.0, 8.0, 64.0, 512.0]
         """
         for candidates in (self._logarithmic(), self._linear()):

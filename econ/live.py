@@ -19,10 +19,13 @@ from econ.axis import SCALES, Axis
 from econ.svg import DASHES, LAYOUTS, Series, drawing
 
 MAX_BYTES, MAX_LABEL = 60_000, 42  # a longer axis label is cut off on a phone
-LIGHT = ("--surface:#ffffff; --ink:#1c2126; --soft:#5a636d; --line:#d5dae0; --grid:#e6e9ed; --tile:#f3f5f8; --c0:#1f63b5; "
-         "--c1:#c23a10; --c2:#0e9a72; --c3:#7a2f6b; --c4:#bd7f0e; --c5:#1c2126; color-scheme:light;")
-DARK = ("--surface:#181b20; --ink:#e8eaed; --soft:#a4acb5; --line:#3a4149; --grid:#2a2f36; --tile:#22272d; --c0:#4f9bf0; "
-        "--c1:#ef7a35; --c2:#58dcb4; --c3:#c97fc4; --c4:#ecd55c; --c5:#f4f6f8; color-scheme:dark;")
+KEY = "\0"  # stands for the figure's id until its hash is known
+LIGHT = ("--surface:#ffffff; --tile:#f3f5f8; --ink:#1c2126; --soft:#5a636d; --line:#d5dae0; --grid:#e6e9ed; "
+         "--c0:#1f63b5; --c1:#c23a10; --c2:#0e9a72; --c3:#7a2f6b; --c4:#bd7f0e; --c5:#1c2126; "
+         "color-scheme:light;")
+DARK = ("--surface:#181b20; --tile:#22272d; --ink:#e8eaed; --soft:#a4acb5; --line:#3a4149; --grid:#2a2f36; "
+        "--c0:#4f9bf0; --c1:#ef7a35; --c2:#58dcb4; --c3:#c97fc4; --c4:#ecd55c; --c5:#f4f6f8; "
+        "color-scheme:dark;")
 
 
 def _value_text(value) -> str:
@@ -33,21 +36,22 @@ def _value_text(value) -> str:
 class LiveCurve:
     """A chart with a slider that works in the book, in Colab and in JupyterLab, without a kernel.
 
-    `values` are the slider's positions. `curves` maps names to (x, y), two equally long sequences; `points` maps
-    names to one (x, y); `regions` maps names to (x, low, high), an area. Each may instead be a function of the
-    slider's value that returns these, or None where there is nothing to show. `readout(value)` returns
-    {"what": "number and unit"}, with the same keys at every position. A scale is "linear", "log" or "log2".
+    `values` are the slider's positions. `curves` maps names to (x, y), two sequences of one length; `points`
+    maps names to one (x, y); `regions` maps names to (x, low, high), an area. Each may instead be a function
+    of the slider's value that returns these, or None where there is nothing to show. `readout(value)` returns
+    {"what": "number and unit"}, with the same names at every position. A scale is "linear", "log" or "log2".
     `description` says in words what the chart shows, for those who cannot see it.
 
-    All functions are called once, when the figure is made. Places are rounded to 1/10,000 of an axis.
+    Every function is called when the figure is made. Places are rounded to 1/10,000 of an axis.
     Raises ValueError for empty, unequal or non-finite columns, values at or below 0 on a logarithmic axis,
-    points outside a given range, and figures above 60 kB.
+    points outside a given range, more series than colours, and figures above 60 kB.
 
-    >>> LiveCurve(title="Weights read once serve the batch", description="Intensity grows with the batch.",
-    ...           x_label="Batch (sequences)", y_label="Intensity (FLOP/B)", slider_label="Batch (sequences)",
-    ...           values=[1, 2, 4], curves={"decode": ([1, 2, 4], [1, 2, 4])}, points={"now": lambda b: (b, b)},
+    >>> batches = [1, 2, 4]
+    >>> LiveCurve(title="One read serves the batch", description="Intensity grows with the batch.",
+    ...           x_label="Batch (sequences)", y_label="Intensity (FLOP/B)", slider_label="Batch",
+    ...           values=batches, curves={"decode": (batches, batches)}, points={"now": lambda b: (b, b)},
     ...           readout=lambda b: {"Intensity": f"{b} FLOP/B"})
-    LiveCurve: Weights read once serve the batch. Batch (sequences): 1 to 4 in 3 steps; at 1: Intensity 1 FLOP/B
+    LiveCurve "One read serves the batch"; Batch: 1 to 4 in 3 steps; at 1: Intensity 1 FLOP/B
     """
     title: str
     description: str
@@ -56,7 +60,7 @@ class LiveCurve:
     slider_label: str
     values: Sequence
     readout: Callable[[Any], Mapping[str, str]]
-    curves: Mapping[str, Any]
+    curves: Mapping[str, Any] = field(default_factory=dict)
     points: Mapping[str, Any] = field(default_factory=dict)
     regions: Mapping[str, Any] = field(default_factory=dict)
     x_scale: str = "linear"
@@ -68,19 +72,21 @@ class LiveCurve:
     html: str = field(init=False, default="")
 
     def __post_init__(self) -> None:
-        values = list(self.values)
+        values = tuple(value.item() if hasattr(value, "item") else value for value in self.values)
         if len(values) < 2:
             raise ValueError(f"values has {len(values)} entries; a slider needs at least two")
         if self.start is not None and self.start not in values:
-            raise ValueError(f"start is {self.start!r}, which is not among the slider's values {values!r:.60}")
+            raise ValueError(f"start is {self.start!r}; use one of the slider's values, {values!r:.60}")
+        if not self.description.strip():
+            raise ValueError("description is empty; say in words what the chart shows")
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "html", self._html())
 
     def __repr__(self) -> str:
-        first, last, now = (self.value_text(value) for value in (self.values[0], self.values[-1], self._first))
+        low, high, now = map(self.value_text, (self.values[0], self.values[-1], self._first))
         answers = ", ".join(f"{name} {text}" for name, text in self.readout(self._first).items())
-        return (f"LiveCurve: {self.title}. {self.slider_label}: {first} to {last} in {len(self.values)} steps; "
-                f"at {now}: {answers}")
+        return (f'LiveCurve "{self.title}"; {self.slider_label}: {low} to {high} in {len(self.values)} '
+                f"steps; at {now}: {answers}")
 
     def _repr_html_(self) -> str:
         return self.html
@@ -98,22 +104,25 @@ class LiveCurve:
         start = self.values.index(self._first)
         frames = [{"value": label, "readout": list(readout.values()), "moves": _moves(series, i, x, y)}
                   for i, (label, readout) in enumerate(zip(labels, readouts, strict=True))]
-        key = "live-" + hashlib.sha256(repr((self.title, self.description, self.slider_label, x, y, series, readouts,
-                                             labels, start)).encode()).hexdigest()[:10]
-        page = Template(files("econ").joinpath("data/live.html").read_text(encoding="utf-8")).substitute(
-            id=key, light=LIGHT, dark=DARK, title=escape(self.title), slider=escape(self.slider_label),
-            legend="".join(one.swatch() for one in series if one.kind != "region"),
-            plots="\n".join(drawing(key, layout, series, start, x, y, self.title, self.description)
-                            for layout in LAYOUTS),
-            last=len(labels) - 1, start=start, value=escape(labels[start]), lowest=escape(labels[0]),
-            highest=escape(labels[-1]), table=_table(self.slider_label, labels, readouts),
-            readout="".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
-                            for name, text in readouts[start].items()),
+        plots = [drawing(KEY, layout, series, start, x, y, self.title, self.description)
+                 for layout in LAYOUTS]
+        return _page(
+            title=escape(self.title), legend="".join(one.swatch() for one in series if one.kind != "region"),
+            plots="".join(plots), slider=escape(self.slider_label), value=escape(labels[start]), start=start,
+            last=len(labels) - 1, lowest=escape(labels[0]), highest=escape(labels[-1]),
+            readout=_answers(readouts[start]), table=_table(self.slider_label, labels, readouts),
             frames=json.dumps(frames, separators=(",", ":")).replace("<", "\\u003c"))
-        if len(page.encode()) > MAX_BYTES:
-            raise ValueError(f"the figure takes {len(page.encode()):,} bytes and {MAX_BYTES:,} are allowed; "
-                             "use fewer slider values or fewer points on the curves that move")
-        return page
+
+
+def _page(**parts) -> str:
+    """The template filled in; its key is a hash of all of it, so that equal figures are equal text."""
+    template = Template(files("econ").joinpath("data/live.html").read_text(encoding="utf-8"))
+    page = template.substitute(id=KEY, light=LIGHT, dark=DARK, **parts)
+    page = page.replace(KEY, "live-" + hashlib.sha256(page.encode()).hexdigest()[:10])
+    if len(page.encode()) > MAX_BYTES:
+        raise ValueError(f"the figure takes {len(page.encode()):,} bytes and {MAX_BYTES:,} are allowed; "
+                         "use fewer slider values, or fewer points on the curves that move")
+    return page
 
 
 def _numbers(values, what: str) -> list[float]:
@@ -151,13 +160,16 @@ def _all_series(curves, points, regions, values) -> list[Series]:
     if not named:
         raise ValueError("the figure is empty; give at least one curve, point or region")
     if len(named) > len(DASHES):
-        raise ValueError(f"the figure has {len(named)} curves, points and regions; at most {len(DASHES)} can be told apart")
+        raise ValueError(f"{len(named)} curves, points and regions; at most {len(DASHES)} can be told apart")
     series = []
     for slot, (kind, rank, name, given) in enumerate(named):
         states = [given(value) if callable(given) else given for value in values]
         outlines = [_outline(kind, f"{kind} {name!r} at {value!r}", state)
                     for value, state in zip(values, states, strict=True)]
-        series.append(Series(kind=kind, name=name, slot=slot, rank=rank, moves=callable(given), outlines=outlines))
+        series.append(Series(kind=kind, name=name, slot=slot, rank=rank, moves=callable(given),
+                             outlines=outlines))
+    if not any(outline for one in series for outline in one.outlines):
+        raise ValueError("every curve, point and region is hidden at every position; show at least one")
     return series
 
 
@@ -166,33 +178,36 @@ def _axis(letter: str, label: str, scale: str, limits, series: list[Series]) -> 
         raise ValueError(f"{letter}_label has {len(label)} characters; a phone shows {MAX_LABEL}")
     if scale not in SCALES:
         raise ValueError(f"{letter}_scale is {scale!r}; use one of {', '.join(SCALES)}")
-    ends = _numbers(limits, f"{letter}_range") if limits is not None else []
-    if ends and (len(ends) != 2 or ends[0] >= ends[1]):
+    numbers = {one: [corner["xy".index(letter)] for outline in one.outlines for corner in outline or []]
+               for one in series}
+    ends = [] if limits is None else _numbers(limits, f"{letter}_range")
+    if limits is not None and (len(ends) != 2 or ends[0] >= ends[1]):
         raise ValueError(f"{letter}_range is {limits!r}; give (low, high) with low below high")
-    side = "xy".index(letter)
-    for one in series:
-        numbers = [corner[side] for outline in one.outlines for corner in outline or []]
-        if scale != "linear" and min([*ends, *numbers], default=1) <= 0:
-            raise ValueError(f"{one.kind} {one.name!r} or {letter}_range holds {min([*ends, *numbers]):g}, which a "
-                             f"logarithmic axis cannot show; use positive numbers or {letter}_scale='linear'")
-        if ends and one.kind == "point" and not all(ends[0] <= number <= ends[1] for number in numbers):
+    for one, values in numbers.items():
+        if scale != "linear" and min([*ends, *values], default=1) <= 0:
+            raise ValueError(f"{one.kind} {one.name!r} or {letter}_range holds {min([*ends, *values]):g} on "
+                             f"a logarithmic axis; use positive numbers or {letter}_scale='linear'")
+        if ends and one.kind == "point" and not all(ends[0] <= value <= ends[1] for value in values):
             raise ValueError(f"point {one.name!r} leaves {letter}_range {limits!r}; widen the range")
     if ends:
-        return Axis(label, scale, ends[0], ends[1])
-    numbers = [corner[side] for one in series for outline in one.outlines for corner in outline or []]
-    if not numbers:
-        raise ValueError("every curve, point and region is hidden at every position; show at least one")
-    return Axis.around(label, scale, numbers, margin=letter == "y")
+        return Axis(label, scale, *ends)
+    return Axis.around(label, scale, sum(numbers.values(), []), margin=letter == "y")
 
 
 def _readouts(readout, values) -> list[dict[str, str]]:
     texts = [dict(readout(value)) for value in values]
-    if not texts[0] or any(list(text) != list(texts[0]) for text in texts):
-        raise ValueError(f"readout must return the same names at every position, got {[list(t) for t in texts]!r:.80}")
-    wrong = [text for line in texts for text in line.values() if not isinstance(text, str)]
-    if wrong:
-        raise ValueError(f"readout must return formatted text with its unit, got {wrong[0]!r}; use units.fmt")
+    for value, text in zip(values, texts, strict=True):
+        if not text or list(text) != list(texts[0]):
+            raise ValueError(f"readout names {list(text)} at {value!r}; give the same names everywhere")
+        for name, answer in text.items():
+            if not isinstance(answer, str):
+                raise ValueError(f"readout {name!r} is {answer!r} at {value!r}; make it text, with its unit")
     return texts
+
+
+def _answers(readout: Mapping[str, str]) -> str:
+    return "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
+                   for name, text in readout.items())
 
 
 def _moves(series: list[Series], position: int, x: Axis, y: Axis) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from econ.axis import tick_text
 
 PALETTE = ("#3a6fd8", "#c8401f", "#03a485", "#86587a", "#c47e1d")  # the hues of Okabe and Ito, in mid tones
-INK, GRID = "#7b7b7b", "#80808040"  # text at 4.3 to 1 on white and on #121212, as good as one grey can be on both
+INK, GRID = "#7b7b7b", "#80808040"  # contrast of 4.3 to 1 on white and on #121212: the most one grey can have
 DASHES = ("-", (0, (5, 2)), (0, (1.2, 1.6)), (0, (7, 2, 1.5, 2)), (0, (3, 2)))
 MARKERS = ("o", "s", "D", "^", "v")
 
@@ -20,18 +20,20 @@ def style() -> None:
     Call it once, in the set-up cell of a notebook.
     """
     import matplotlib as mpl
+    from cycler import cycler
 
     mpl.rcParams.update({
         "figure.figsize": (5.4, 3.5), "figure.dpi": 200, "savefig.dpi": 200, "savefig.transparent": True,
         "figure.facecolor": "none", "axes.facecolor": "none", "figure.constrained_layout.use": True,
         "font.size": 12.5, "axes.titlesize": 12.5, "axes.labelsize": 12.5, "legend.fontsize": 11.5,
         "xtick.labelsize": 11.5, "ytick.labelsize": 11.5, "axes.titlelocation": "left", "axes.titlepad": 10,
-        "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": INK, "ytick.color": INK,
-        "axes.edgecolor": INK, "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
+        "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "axes.edgecolor": INK,
+        "xtick.color": INK, "ytick.color": INK,
+        "axes.spines.top": False, "axes.spines.right": False, "axes.spines.left": False,
         "axes.grid": True, "axes.axisbelow": True, "grid.color": GRID, "grid.linewidth": 0.8,
         "xtick.major.size": 0, "ytick.major.size": 0, "xtick.minor.size": 0, "ytick.minor.size": 0,
         "lines.linewidth": 2.2, "lines.markersize": 8, "legend.frameon": False, "legend.handlelength": 2.6,
-        "axes.prop_cycle": mpl.cycler(color=PALETTE, linestyle=DASHES)})
+        "axes.prop_cycle": cycler(color=PALETTE, linestyle=DASHES)})
 
 
 def label_axes(ax, x_label: str, y_label: str, log: str = "") -> None:
@@ -66,15 +68,16 @@ def roofline(ax, ceilings: Mapping[str, tuple[float, float]],
     """
     points = points or {}
     if len(ceilings) + len(points) > len(PALETTE):
-        raise ValueError(f"{len(ceilings)} ceilings and {len(points)} points; at most {len(PALETTE)} can be told apart")
+        raise ValueError(f"{len(ceilings)} ceilings, {len(points)} points; {len(PALETTE)} can be told apart")
     low, high = flop_per_byte
     for i, (name, (peak, bandwidth)) in enumerate(ceilings.items()):
         ridge = peak / bandwidth
         xs = [low, min(max(ridge, low), high), high]
-        ax.plot(xs, [min(peak, bandwidth * x) / 1e12 for x in xs], color=PALETTE[i], linestyle=DASHES[i], label=name)
+        ax.plot(xs, [min(peak, bandwidth * x) / 1e12 for x in xs], color=PALETTE[i], linestyle=DASHES[i],
+                label=name)
         if low < ridge < high:
-            ax.annotate(f"{ridge:,.0f} FLOP/B", (ridge, peak / 1e12), xytext=(6, -5), textcoords="offset points",
-                        va="top", color=PALETTE[i], fontsize=11.5)
+            ax.annotate(f"{ridge:,.0f} FLOP/B", (ridge, peak / 1e12), xytext=(6, -5), va="top",
+                        textcoords="offset points", color=PALETTE[i], fontsize=11.5)
     for i, (name, (intensity, rate)) in enumerate(points.items()):
         ax.plot(intensity, rate / 1e12, MARKERS[i], color=PALETTE[len(ceilings) + i], label=name, zorder=3)
     label_axes(ax, "Arithmetic intensity (FLOP/B)", "Rate (TFLOP/s)", log="xy")

@@ -14,11 +14,12 @@ from econ.axis import Axis, tick_text
 GRID = 10_000  # under a tenth of a pixel on any screen
 LAYOUTS = (("wide", 640, 360), ("narrow", 320, 290))  # class, width, height; live.html shows one of them
 DASHES = ("none", "9 5", "2 5", "12 4 2 4", "5 3", "2 2")
-SHAPES = ("M-7 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0z", "M-6.5-6.5h13v13h-13z", "M0-9l9 9-9 9-9-9z", "M0-9l9 15h-18z")
+SHAPES = ("M-7 0a7 7 0 1 0 14 0a7 7 0 1 0-14 0z", "M-6.5-6.5h13v13h-13z", "M0-9l9 9-9 9-9-9z",
+          "M0-9l9 15h-18z", "M-8-3h5v-5h6v5h5v6h-5v5h-6v-5h-5z", "M0 9l9-15h-18z")
 CHARACTER = 7.4  # width of a character at 13 px
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Series:
     """One named curve, point or region; `outlines` holds its (x, y) corners at every slider position."""
     kind: str
@@ -57,19 +58,19 @@ class Series:
     def swatch(self) -> str:
         """Its entry in the legend."""
         if self.kind == "point":
-            mark = f'<path class="el-point" d="{SHAPES[self.rank % len(SHAPES)]}" transform="translate(15 7) scale(.75)"/>'
+            mark = f'<path class="el-point" d="{SHAPES[self.rank]}" transform="translate(15 7) scale(.75)"/>'
         else:
             mark = f'<path class="el-curve" stroke-dasharray="{DASHES[self.rank]}" d="M0 7h30"/>'
-        return (f'<span><svg viewBox="0 0 30 14" aria-hidden="true" style="--c:var(--c{self.slot})">{mark}</svg>'
-                f"{escape(self.name)}</span>")
+        return (f'<span><svg viewBox="0 0 30 14" aria-hidden="true" style="--c:var(--c{self.slot})">'
+                f"{mark}</svg>{escape(self.name)}</span>")
 
     def draw(self, position: int, x: Axis, y: Axis, frame: "Frame") -> str:
         """Its path or its point, as it stands at one slider position."""
         at = self.place(position, x, y)
         style = f"--c:var(--c{self.slot})" + ("" if at else ";display:none")
         if self.kind == "point":
-            shape = SHAPES[self.rank % len(SHAPES)]
-            return f'<path class="el-point" d="{shape}"{frame.spot(at, self.slot, self.moves)} style="{style}"/>'
+            spot = frame.spot(at, self.slot, self.moves)
+            return f'<path class="el-point" d="{SHAPES[self.rank]}"{spot} style="{style}"/>'
         dash = "" if self.kind == "region" else f' stroke-dasharray="{DASHES[self.rank]}"'
         move = f' data-move="{self.slot}"' if self.moves else ""
         return f'<path class="el-{self.kind}"{dash}{move} style="{style}" d="{at or "M0 0"}"/>'
@@ -78,8 +79,8 @@ class Series:
         """The name of a region, standing in it."""
         at = self.name_place(position, x, y)
         hidden = "" if at else ' style="display:none"'
-        return (f'<text class="el-name" text-anchor="middle"{frame.spot(at, f"{self.slot}n", self.moves)}{hidden}>'
-                f"{escape(self.name)}</text>")
+        spot = frame.spot(at, f"{self.slot}n", self.moves)
+        return f'<text class="el-name" text-anchor="middle"{spot}{hidden}>{escape(self.name)}</text>'
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +101,19 @@ class Frame:
         """Grid lines, tick labels and axis labels."""
         right, bottom = self.left + self.width, self.top + self.height
         lines = [f'<text x="0" y="13" class="el-axis">{escape(y.label)}</text>',
-                 f'<text x="{right:.6g}" y="{bottom + 40:.6g}" class="el-axis" text-anchor="end">{escape(x.label)}</text>']
+                 f'<text x="{right:.6g}" y="{bottom + 40:.6g}" class="el-axis" text-anchor="end">'
+                 f"{escape(x.label)}</text>"]
         for tick in y_ticks:
             v = f"{bottom - y.share(tick) * self.height:.6g}"
             lines.append(f'<path class="el-grid" d="M{self.left:.6g} {v}H{right:.6g}"/>'
-                         f'<text x="{self.left - 8:.6g}" y="{v}" dy=".35em" text-anchor="end">{tick_text(tick)}</text>')
+                         f'<text x="{self.left - 8:.6g}" y="{v}" dy=".35em" text-anchor="end">'
+                         f"{tick_text(tick)}</text>")
         for tick in x_ticks:
             u = f"{self.left + x.share(tick) * self.width:.6g}"
             lines.append(f'<path class="el-grid" d="M{u} {self.top}V{bottom:.6g}"/>'
                          f'<text x="{u}" y="{bottom + 19:.6g}" text-anchor="middle">{tick_text(tick)}</text>')
-        return "".join(lines) + f'<path class="el-grid el-base" d="M{self.left:.6g} {bottom:.6g}H{right:.6g}"/>'
+        lines.append(f'<path class="el-grid el-base" d="M{self.left:.6g} {bottom:.6g}H{right:.6g}"/>')
+        return "".join(lines)
 
 
 def drawing(key: str, layout: tuple[str, int, int], series: list[Series], position: int, x: Axis, y: Axis,
@@ -126,7 +130,8 @@ def drawing(key: str, layout: tuple[str, int, int], series: list[Series], positi
     marks += "".join(one.draw(position, x, y, frame) for one in order if one.kind == "point")
     scale = f"scale({frame.width / GRID:.6g} {frame.height / GRID:.6g})"
     return (f'<svg class="el-plot el-{name}" viewBox="0 0 {width} {height}" role="img" '
-            f'aria-labelledby="{key}-{name}-title {key}-{name}-desc"><title id="{key}-{name}-title">{escape(title)}</title>'
+            f'aria-labelledby="{key}-{name}-title {key}-{name}-desc">'
+            f'<title id="{key}-{name}-title">{escape(title)}</title>'
             f'<desc id="{key}-{name}-desc">{escape(description)}</desc>'
             f'<clipPath id="{key}-{name}-clip"><path d="M-50-100H{GRID + 50}V{GRID + 100}H-50z"/></clipPath>'
             f"{frame.grid(x, y, x_ticks, y_ticks)}"
