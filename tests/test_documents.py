@@ -26,6 +26,10 @@ def corrections():
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
+def in_code(guard):
+    return "test_" + guard.replace(" ", "_")
+
+
 def test_facts_have_the_stated_columns():
     assert list(facts()[0]) == ["id", "value", "unit", "source", "where", "verified", "note"]
     assert len(facts()) > 200
@@ -83,13 +87,13 @@ def test_correction_is_guarded(row):
     if chapter := re.fullmatch(r"chapter (\d+)", guard):
         assert list((ROOT / "chapters").glob(f"{int(chapter[1]):02d}_*.ipynb")), guard
         return
-    name = re.fullmatch(r"`(test_\w+)`", guard)[1]
+    name = in_code(guard)
     sources = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert sum(f"def {name}(" in text for text in sources) == 1, guard
 
 
 def test_every_errata_test_guards_a_row():
-    named = {row[6].strip("`") for row in corrections()}
+    named = {in_code(row[6]) for row in corrections()}
     assert set(re.findall(r"^def (test_\w+)", read("tests/test_errata.py"), re.M)) <= named
 
 
