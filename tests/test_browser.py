@@ -48,7 +48,8 @@ def browse(tmp_path, body: str, script: str, attributes: str = "", width: int = 
     (tmp_path / "page.html").write_text(
         f"<!doctype html><html {attributes}><meta charset='utf-8'><body style='margin:0'>"
         f"<div style='width:{width}px'>{body}</div><script>{READ}{LAYOUT}"
-        f"var out = document.createElement('pre'); out.id = 'out'; out.textContent = JSON.stringify({script});"
+        "var out = document.createElement('pre'); out.id = 'out';"
+        f"out.textContent = JSON.stringify({script});"
         "document.body.append(out);</script>", encoding="utf-8")
     done = subprocess.run(
         [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
