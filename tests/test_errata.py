@@ -146,6 +146,12 @@ def test_the_first_token_comes_out_of_prefill():
     assert decoding[1] / decoding[0] == pytest.approx(1.0033, abs=5e-5)
 
 
+def test_weights_arrive_layer_by_layer():
+    sizes = [2 * sum(tensor.n_params for tensor in layer.tensors) for layer in M.layers]
+    assert len(sizes) == 80 and set(sizes) == {2 * 855_654_400}
+    assert max(sizes) / RESIDENT == pytest.approx(0.012, abs=0.0005)
+
+
 def test_time_to_first_token_contains_the_queue():
     alone, crowded = fact("nim-ttft-c1") / 1e3, fact("nim-ttft-c100") / 1e3
     assert (round(alone, 2), round(crowded, 1), round(crowded / alone)) == (0.41, 8.0, 20)
