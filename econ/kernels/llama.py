@@ -21,7 +21,8 @@ def rms_norm(x: Tensor, gain: Tensor, eps: float = 1e-5) -> Tensor:
     return gain * (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)
 
 
-def rotation(first: int, new: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
+def rotation(first: int, new: int, head_dim: int, theta: float,
+             device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosine and sine of every angle that positions first .. first+new-1 turn by.  Two of [S, head_dim/2]"""
     pairs = torch.arange(head_dim // 2, device=device, dtype=torch.float64)
     positions = torch.arange(first, first + new, device=device, dtype=torch.float64)
@@ -69,7 +70,8 @@ class KVCache:
 
     Raises ValueError for a size that is not a positive whole number, a dtype or a device that is unknown.
 
-    >>> KVCache(layers=80, batch=1, kv_heads=8, max_tokens=2048, head_dim=128, dtype="bf16", device="meta").bytes
+    >>> KVCache(layers=80, batch=1, kv_heads=8, max_tokens=2048, head_dim=128,
+    ...         dtype="bf16", device="meta").bytes
     671088640
     """
 
@@ -167,7 +169,7 @@ class Llama:
     def _attention(self, x: Tensor, w: dict[str, Tensor], cache: KVCache | None, index: int,
                    cos: Tensor, sin: Tensor) -> Tensor:
         q, k, v = (F.linear(x, w[name]).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for name in "qkv")
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)  # q [B, heads, S, head_dim], k and v [B, kv_heads, ...]
+        q, k = rotate(q, cos, sin), rotate(k, cos, sin)  # q [B, heads, S, head_dim], k [B, kv_heads, S, ...]
         if cache:
             k, v = cache.append(index, k, v)  # [B, kv_heads, T, head_dim]
         return F.linear(attend(q, k, v).transpose(1, 2).flatten(2), w["o"])
@@ -215,13 +217,13 @@ class Llama:
 
     def _check(self, tokens: Tensor, cache: KVCache | None, logits: str) -> None:
         if tokens.dim() != 2 or 0 in tokens.shape:
-            raise ValueError(f"tokens have shape {list(tokens.shape)}; use [batch, new tokens], both at least 1")
+            raise ValueError(f"tokens have shape {list(tokens.shape)}; use [batch, new], each at least 1")
         if tokens.dtype not in (torch.int64, torch.int32):
             raise ValueError(f"tokens are {tokens.dtype}; use whole numbers, torch.int64")
         if tokens.device.type != self.device.type:
-            raise ValueError(f"tokens are on {tokens.device} and the model is on {self.device}; use tokens.to(...)")
+            raise ValueError(f"tokens are on {tokens.device}, the model on {self.device}; use tokens.to(...)")
         vocab = self.embedding.shape[0]
-        if tokens.device.type == "cpu" and not (0 <= int(tokens.min()) and int(tokens.max()) < vocab):
+        if tokens.device.type == "cpu" and (int(tokens.min()) < 0 or int(tokens.max()) >= vocab):
             raise ValueError(f"a token lies outside the vocabulary; use 0 to {vocab - 1}")
         if logits not in ("last", "all"):
             raise ValueError(f"logits={logits!r} is unknown; use 'last' (one position a sequence) or 'all'")
@@ -230,13 +232,15 @@ class Llama:
 
     def _check_cache(self, tokens: Tensor, cache: KVCache) -> None:
         batch, new = tokens.shape
-        wanted = (len(self.layers), 2, batch, self.kv_heads, cache.max_tokens, self.head_dim)
-        if cache.kv.shape != wanted or cache.kv.dtype != self.dtype or cache.kv.device.type != self.device.type:
-            raise ValueError(f"the cache is {list(cache.kv.shape)} {cache.kv.dtype} on {cache.kv.device}; this model "
-                             f"and batch need {list(wanted)} {self.dtype} on {self.device}; use model.new_cache(...)")
+        shape = [len(self.layers), 2, batch, self.kv_heads, cache.max_tokens, self.head_dim]
+        found = (list(cache.kv.shape), cache.kv.dtype, cache.kv.device.type)
+        wanted = (shape, self.dtype, self.device.type)
+        if found != wanted:
+            raise ValueError("the cache is {} {} on {}".format(*found) + "; this model and batch need "
+                             "{} {} on {}; use model.new_cache(...)".format(*wanted))
         if cache.n_tokens + new > cache.max_tokens:
-            raise ValueError(f"the cache holds {cache.n_tokens} of {cache.max_tokens} tokens, too few places for "
-                             f"{new} more; use max_tokens of {cache.n_tokens + new} or more")
+            raise ValueError(f"the cache holds {cache.n_tokens} of {cache.max_tokens} tokens, too few places "
+                             f"for {new} more; use max_tokens={cache.n_tokens + new} or more")
 
 
 def _check_sizes(sizes: dict[str, int]) -> None:

@@ -82,7 +82,8 @@ def seventy_billion():
     code = SEVENTY_BILLION.format(shape=", ".join(f"{name}={size}" for name, size in LLAMA_70B.items()))
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *counts, seconds, peak = run.stdout.split()
-    return [int(count) for count in counts], float(seconds), int(peak) * (1 if sys.platform == "darwin" else 1024)
+    unit_bytes = 1 if sys.platform == "darwin" else 1024
+    return [int(count) for count in counts], float(seconds), int(peak) * unit_bytes
 
 
 def test_the_70b_is_traced_to_the_last_flop_and_without_memory(seventy_billion):
@@ -142,7 +143,7 @@ def numbered_weights(model):
 
 ORACLE_SHAPE = {"layers": 2, "hidden": 24, "heads": 6, "kv_heads": 2, "head_dim": 8, "ffn": 40, "vocab": 17}
 # transformers 5.24.0 LlamaForCausalLM, eager attention, fp64, rope_theta 10000, the weights of
-# `numbered_weights`: first six of 17 logits at the last position of each sequence.
+# `numbered_weights`: first six of 17 logits at the last position of each sequence (recorded 2026-11).
 ORACLE_LOGITS = [[-0.21092564, 0.30277472, 0.19710029, -0.31177475, -0.18286399, 0.32012471],
                  [-0.49037707, -0.55995518, 0.51594583, 0.53639599, -0.54043882, -0.51171839]]
 ORACLE_TOKENS = [[3, 1, 4, 1, 5, 9, 2, 6, 5], [16, 0, 2, 7, 1, 8, 2, 8, 1]]
@@ -250,13 +251,13 @@ def test_a_wrong_shape_is_refused_in_one_line(changes, message):
 
 
 @pytest.mark.parametrize(("tokens", "logits", "message"), [
-    (torch.zeros(5, dtype=torch.int64), "last", "[batch, new tokens]"),
-    (torch.zeros(1, 0, dtype=torch.int64), "last", "both at least 1"),
+    (torch.zeros(5, dtype=torch.int64), "last", "[batch, new]"),
+    (torch.zeros(1, 0, dtype=torch.int64), "last", "each at least 1"),
     (torch.zeros(1, 5), "last", "torch.float32"),
     (torch.full((1, 5), 101), "last", "use 0 to 100"),
     (torch.full((1, 5), -1), "last", "use 0 to 100"),
     (torch.zeros(1, 5, dtype=torch.int64), "first", "'last'"),
-    (torch.zeros(1, 5, dtype=torch.int64, device="meta"), "last", "on meta and the model is on cpu"),
+    (torch.zeros(1, 5, dtype=torch.int64, device="meta"), "last", "on meta, the model on cpu"),
 ])
 def test_wrong_tokens_are_refused_in_one_line(tokens, logits, message):
     with pytest.raises(ValueError, match=".") as error:
@@ -268,7 +269,7 @@ def test_a_cache_that_is_too_short_or_not_of_this_model_is_refused():
     model = small()
     cache = model.new_cache(batch=1, max_tokens=6)
     model.prefill(some_tokens(1, 4), cache)
-    with pytest.raises(ValueError, match="holds 4 of 6 tokens, too few places for 3 more; use max_tokens of 7"):
+    with pytest.raises(ValueError, match="4 of 6 tokens, too few places for 3 more; use max_tokens=7"):
         model.prefill(some_tokens(1, 3), cache)
     assert cache.n_tokens == 4  # a refusal changes nothing
     with pytest.raises(ValueError, match="use model.new_cache"):
