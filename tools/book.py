@@ -61,15 +61,15 @@ def build() -> tuple[int, str]:
 
 
 def explain(output: str) -> str:
-    """What stopped a build: the notebook, the cell and its error, or the warnings, or the end of the output."""
+    """What stopped a build: a notebook's cell and its error, or the warnings, or the end of the output."""
     failed = re.search(r"ExecutionError: (\S+\.ipynb)", output)
     cell = CELL.search(output)
     if failed and cell:
         path = Path(failed[1])
         code = [(i, c.source) for i, c in enumerate(notebooks.read(path).cells, 1) if c.cell_type == "code"]
         number, source = code[int(cell[1]) - 1]
-        error = ERROR.findall(output[cell.end():].split("The above exception was")[0])
-        return notebooks.describe_failure(path.relative_to(ROOT), number, source, (error or ["see above"])[-1])
+        error = ERROR.findall(output[cell.end():].split("The above exception was")[0]) or ["see above"]
+        return notebooks.describe_failure(path.relative_to(ROOT), number, source, error[-1])
     output = re.sub(r"(\.ipynb):(\d+)(\d{4}):", lambda m: f"{m[1]}: cell {m[2]} line {int(m[3])}:", output)
     warnings = [line for line in output.splitlines() if "WARNING:" in line or "ERROR:" in line]
     return "\n".join(warnings or output.splitlines()[-15:])
@@ -88,7 +88,8 @@ def main() -> int:
     if missing := missing_pages():
         print(f"\nThese pages of _toc.yml did not come out: {', '.join(missing)}", file=sys.stderr)
         return 1
-    print(f"\n{len(pages())} pages in {time.monotonic() - start:.0f} s. Open {(HTML / 'index.html').as_uri()}")
+    print(f"\n{len(pages())} pages in {time.monotonic() - start:.0f} s.")
+    print(f"Open {(HTML / 'index.html').as_uri()}")
     return 0
 
 
