@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ECON = ROOT / "econ"
 # A module imports only from modules before it. A new module gets its place here.
 ORDER = [
-    "units", "errors", "arrays", "names", "precision", "hardware", "families", "model", "layers", "quantized",
+    "units", "errors", "arrays", "names", "keys", "precision", "hardware", "families", "model", "layers", "quantized",
     "config", "work", "roofline", "memory", "latency", "check", "axis", "svg", "live", "plots", "kernels",
 ]
 MODULES = sorted(path for path in ECON.rglob("*.py") if path != ECON / "__init__.py")
