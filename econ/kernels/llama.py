@@ -1,9 +1,9 @@
 """A small Llama in plain tensors: RMSNorm, rotary positions, grouped-query attention, SwiGLU, KV cache.
 
-The whole network is `Llama.forward` and the six short functions above it; everything else creates
-weights and refuses bad input. Shapes stand in comments: B sequences, S new tokens, T tokens in all
-(cached + new), H the hidden size. On the `meta` device, where tensors have shapes and no contents,
-the true 70B is built and traced in seconds.
+The whole network is `Llama.forward`, the `_attention` it calls and the six short functions at the top;
+everything else creates weights and refuses bad input. Shapes stand in comments: B sequences, S new
+tokens, T tokens in all (cached + new), H the hidden size. On the `meta` device, where tensors have
+shapes and no contents, the true 70B is built and traced in seconds.
 """
 
 from collections.abc import Iterator
@@ -189,6 +189,7 @@ class Llama:
         Without the cache every step runs the whole sequence again, the cost that a cache avoids.
         """
         _check_sizes({"new_tokens": new_tokens})
+        self._check(prompt, None, "last")
         seen, cache = prompt, None
         if use_cache:
             cache = self.new_cache(prompt.shape[0], prompt.shape[-1] + new_tokens)

@@ -66,7 +66,7 @@ def matmul_peak(dtype: str, device: Device = None, budget_s: float = 0.5) -> Rat
 
     2 * n**3 / time                                                                    [FLOP/s]
 
-    Raises ValueError for an unknown dtype or device. Within 5 % of the best of any shape on a CPU.
+    Another shape may be a few per cent faster. Raises ValueError for an unknown dtype or device.
     """
     device = _timed_device(device)
     n = _sizes(device).matmul_n

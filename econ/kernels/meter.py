@@ -14,7 +14,7 @@ def count_flops(fn: Callable[[], Any]) -> tuple[int, dict[str, int]]:
     """FLOPs of the matrix products that `fn` executes: the total, and the total by operator.
 
     2 FLOP per multiply-add; attention counts the full new x total square, causal or not.
-    Element-wise work (norms, softmax, activations) is not counted: under 1 % in a large model.
+    Element-wise work (norms, softmax, activations) is not counted: well under 1 % in a large model.
     Works on any device, `meta` included, where nothing is computed and only shapes flow.
 
     >>> a = torch.empty(2, 3, device="meta")
@@ -59,8 +59,8 @@ class _LiveBytes(TorchDispatchMode):
 def peak_live_bytes(fn: Callable[[], Any]) -> int:
     """Most bytes alive at one time in tensors that `fn` makes; what exists before does not count.
 
-    Exact for tensors that torch's operators return. It does not see buffers inside one operator:
-    fused attention on a CPU keeps about 1 MB a thread there. Works on any device, `meta` included.
+    Exact for tensors that torch's operators return. It does not see what one operator uses inside
+    itself, such as the tiles of fused attention. Works on any device, `meta` included.
 
     >>> x = torch.zeros(1000)
     >>> peak_live_bytes(lambda: ((x + 1) * 2).sum())

@@ -282,6 +282,8 @@ def test_a_cache_that_is_too_short_or_not_of_this_model_is_refused():
         cache.rewind(7)
     with pytest.raises(ValueError, match="new_tokens=0"):
         model.generate(some_tokens(1, 3), 0)
+    with pytest.raises(ValueError, match="use .batch, new., each at least 1"):
+        model.generate(some_tokens(1, 3)[0], 4)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
