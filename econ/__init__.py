@@ -17,5 +17,5 @@ from .work import Work, forward
 
 __version__ = "0.1.0"
 __all__ = ["Accelerator", "Attention", "ConfigError", "Deployment", "DoesNotFit", "Layer", "Link", "Memory", "Model",
-           "Request", "Step", "Tensor", "UnknownName", "Work", "accelerators", "attainable_flop_per_s", "fmt", "forward",
-           "load_accelerator", "load_model", "models", "time_on"]
+           "Request", "Step", "Tensor", "UnknownName", "Work", "accelerators", "attainable_flop_per_s", "fmt",
+           "forward", "load_accelerator", "load_model", "models", "time_on"]

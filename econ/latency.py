@@ -1,11 +1,12 @@
 """A deployment: one model on some GPUs. How long a prefill, a decode step and a whole request take."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from .arrays import is_array, number, where
 from .config import load_model
 from .errors import DoesNotFit
-from .hardware import Accelerator, load_accelerator
+from .hardware import load_accelerator
 from .memory import Memory, memory
 from .model import Model
 from .precision import CACHE_BYTES, canonical
@@ -20,10 +21,10 @@ PROFILES = ("ideal",)
 class Request:
     """The times of one request alone (or of `batch` equal ones): first token, each further token, all of it."""
 
-    ttft_s: object
-    tpot_s: object
-    total_s: object
-    output_tokens_per_s: object
+    ttft_s: Any
+    tpot_s: Any
+    total_s: Any
+    output_tokens_per_s: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,10 +41,10 @@ class Deployment:
     (0.072264, 0.010424)
     """
 
-    model: Model
-    accelerator: Accelerator
+    model: Any  # a Model after construction
+    accelerator: Any  # an Accelerator after construction
     n_gpus: int = 1
-    tp: int | None = None
+    tp: Any = None  # a whole number after construction
     dp: int = 1
     weights: str | None = None
     kv: str | None = None
@@ -60,7 +61,7 @@ class Deployment:
                 raise ValueError(f"{name}={degree!r}; give a whole number of at least 1")
         put("tp", self.n_gpus // self.dp if self.tp is None else self.tp)
         if self.tp * self.dp != self.n_gpus:
-            raise ValueError(f"tp={self.tp} * dp={self.dp} is not n_gpus={self.n_gpus}; choose degrees that multiply to it")
+            raise ValueError(f"tp={self.tp} * dp={self.dp} is not n_gpus={self.n_gpus}; use degrees that multiply to it")
         _check_heads(self.model, self.tp)
         self.model.recipe(self.weights)
         if self.kv is not None:
@@ -109,8 +110,11 @@ class Deployment:
 
     def memory(self, batch=1, context=0) -> Memory:
         """What the fullest GPU holds for `batch` sequences of `context` tokens a replica. Never raises DoesNotFit."""
-        return memory(self.model, self.gpu_mem_frac * self.accelerator.memory_bytes, batch, context, self.weights, self.kv,
-                      self.split)
+        return self._memory(batch, context, self.split)
+
+    def _memory(self, batch, context, split: Split) -> Memory:
+        usable_bytes = self.gpu_mem_frac * self.accelerator.memory_bytes
+        return memory(self.model, usable_bytes, batch, context, self.weights, self.kv, split)
 
     def _step(self, batch, new_tokens, context) -> Step:
         feasible = self._checked(batch, context + new_tokens)
@@ -140,7 +144,7 @@ class Deployment:
         if is_array(feasible):
             return feasible
         if limit is not None and tokens > limit:
-            raise ValueError(f"{tokens:,} tokens are beyond the {limit:,} that {self.model.name} was made for; use fewer")
+            raise ValueError(f"{tokens:,} tokens are beyond the {limit:,} that {self.model.name} takes; use fewer")
         if not need.fits:
             raise DoesNotFit(self._short(need, batch, tokens))
         return True
@@ -152,19 +156,17 @@ class Deployment:
             return f"{asked}; batch {need.max_batch:,} fits"
         if need.max_context >= 1:
             return f"{asked}; {need.max_context:,} tokens fit at batch {batch:,}"
-        return f"{asked}; the weights take {need.weight_bytes / GIB:,.1f} of {need.budget_bytes / GIB:,.1f} GiB: {self._larger()}"
+        held, budget = need.weight_bytes / GIB, need.budget_bytes / GIB
+        return f"{asked}; the weights take {held:,.1f} of {budget:,.1f} GiB: {self._larger()}"
 
     def _larger(self) -> str:
         for tp in (2, 4, 8, 16, 32, 64):
-            if tp > self.tp and not self.model.heads % tp:
-                held = memory(self.model, self.gpu_mem_frac * self.accelerator.memory_bytes, 1, 1, self.weights, self.kv,
-                              Split(tp=tp, experts=tp))
-                if held.fits:
-                    return f"tp={tp} fits"
+            if tp > self.tp and not self.model.heads % tp and self._memory(1, 1, Split(tp=tp, experts=tp)).fits:
+                return f"tp={tp} fits"
         return "use GPUs with more memory or smaller weights"
 
 
 def _check_heads(model: Model, tp: int) -> None:
     for attention, _ in model.attention_kinds:
         if attention.heads % tp:
-            raise ValueError(f"tp={tp} does not divide the {attention.heads} query heads of {model.name}; use a divisor")
+            raise ValueError(f"tp={tp} does not divide the {attention.heads} query heads of {model.name}; use one that does")

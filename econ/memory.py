@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 from .arrays import ceil_div, is_array, maximum, minimum, number
 from .model import Model
@@ -19,17 +20,17 @@ class Memory:
     windowed layers charged in full. `free_bytes` is the budget minus all of it; negative means short.
     """
 
-    budget_bytes: object
-    weight_bytes: object
-    kv_bytes: object
-    kv_reserved_bytes: object
-    state_bytes: object
-    activation_bytes: object
-    overhead_bytes: object
-    free_bytes: object
-    fits: object
-    max_batch: object
-    max_context: object
+    budget_bytes: Any
+    weight_bytes: Any
+    kv_bytes: Any
+    kv_reserved_bytes: Any
+    state_bytes: Any
+    activation_bytes: Any
+    overhead_bytes: Any
+    free_bytes: Any
+    fits: Any
+    max_batch: Any
+    max_context: Any
 
 
 @lru_cache(maxsize=256)
@@ -56,8 +57,9 @@ def kv_bytes_per_gpu(model: Model, tokens, batch=1, kv: str | None = None, split
     83886080.0
     """
     size = cache_bytes(kv or model.cache_dtype)
-    return batch * size * sum(n * a.cache_elements * split.cache_share(a)
-                              * (tokens if a.window is None else minimum(tokens, a.window)) for a, n in model.attention_kinds)
+    return batch * size * sum(
+        n * a.cache_elements * split.cache_share(a) * (tokens if a.window is None else minimum(tokens, a.window))
+        for a, n in model.attention_kinds)
 
 
 def kv_reserved_bytes_per_gpu(model: Model, tokens, batch=1, kv: str | None = None, split: Split = WHOLE):

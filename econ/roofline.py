@@ -1,6 +1,7 @@
 """Two ceilings: how long work takes if only arithmetic, or only memory traffic, limits it."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from .arrays import is_array, maximum, where
 from .hardware import Accelerator
@@ -15,17 +16,17 @@ class Step:
     `bound` names the largest term. `feasible` is False (and times are nan) at array points that do not fit.
     """
 
-    time_s: object
-    compute_s: object
-    memory_s: object
-    comm_s: object
-    overhead_s: object
-    flops: object
-    bytes: object
-    bound: object
-    mfu_frac: object
-    mbu_frac: object
-    feasible: object = True
+    time_s: Any
+    compute_s: Any
+    memory_s: Any
+    comm_s: Any
+    overhead_s: Any
+    flops: Any
+    bytes: Any
+    bound: Any
+    mfu_frac: Any
+    mbu_frac: Any
+    feasible: Any = True
 
 
 def step(work: Work, compute_s, memory_s, comm_s=0.0, overhead_s=0.0, peak_s=None, bus_s=None, feasible=True) -> Step:
@@ -36,8 +37,8 @@ def step(work: Work, compute_s, memory_s, comm_s=0.0, overhead_s=0.0, peak_s=Non
     time_s = maximum(compute_s, memory_s) + comm_s + overhead_s
     peak_s, bus_s = compute_s if peak_s is None else peak_s, memory_s if bus_s is None else bus_s
     busy = where(time_s > 0, time_s, 1.0) if is_array(time_s) else time_s or 1.0
-    return Step(time_s=time_s, compute_s=compute_s, memory_s=memory_s, comm_s=comm_s, overhead_s=overhead_s, flops=work.flops,
-                bytes=work.bytes, bound=_largest(compute_s, memory_s, comm_s, overhead_s), mfu_frac=peak_s / busy,
+    return Step(time_s=time_s, compute_s=compute_s, memory_s=memory_s, comm_s=comm_s, overhead_s=overhead_s,
+                flops=work.flops, bytes=work.bytes, bound=_largest(compute_s, memory_s, comm_s, overhead_s), mfu_frac=peak_s / busy,
                 mbu_frac=bus_s / busy, feasible=feasible)
 
 

@@ -6,10 +6,12 @@ Counting conventions are arguments, never assumptions: see `forward`.
 
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
-from .arrays import ceil_div, minimum, number
+from .arrays import ceil_div, flag, minimum, number
+from .errors import check_type, shown
 from .model import Attention, Layer, Model, Tensor, touched
-from .precision import cache_bytes
+from .precision import CACHE_BYTES, canonical
 from .units import fmt
 
 ACTIVATION_BYTES = 2  # activations travel between kernels in 16 bits
@@ -55,10 +57,10 @@ class Operator:
     """One operator of a pass, all layers that have it together: what `Work.table` prints."""
 
     name: str
-    flops: object = 0
-    weight_bytes: object = 0
-    kv_read_bytes: object = 0
-    kv_write_bytes: object = 0
+    flops: Any = 0
+    weight_bytes: Any = 0
+    kv_read_bytes: Any = 0
+    kv_write_bytes: Any = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +71,13 @@ class Work:
     streamed ones. `activation_bytes` are reported and not part of `intensity` or of any time.
     """
 
-    flops: object
+    flops: Any
     flops_by_rate: dict
-    weight_bytes: object
-    kv_read_bytes: object
-    kv_write_bytes: object
-    state_bytes: object
-    activation_bytes: object
+    weight_bytes: Any
+    kv_read_bytes: Any
+    kv_write_bytes: Any
+    state_bytes: Any
+    activation_bytes: Any
     operators: tuple[Operator, ...] = field(default=(), repr=False)
 
     @property
@@ -85,8 +87,8 @@ class Work:
 
     @property
     def intensity(self):
-        """Arithmetic intensity in FLOP/B: flops / (weight_bytes + kv_read_bytes + kv_write_bytes + state_bytes)."""
-        return self.flops / self.bytes
+        """Arithmetic intensity in FLOP/B: flops / (weight_bytes + kv_read_bytes + kv_write_bytes)."""
+        return self.flops / (self.weight_bytes + self.kv_read_bytes + self.kv_write_bytes)
 
     def table(self) -> str:
         """One aligned line per operator: FLOPs, share of the FLOPs, bytes of weights and cache."""
@@ -98,8 +100,8 @@ class Work:
         rows.append(("total", _flops_text(self.flops), "100 %", _bytes_text(self.weight_bytes),
                      _bytes_text(self.kv_read_bytes + self.kv_write_bytes)))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        return "\n".join("  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-                         for row in rows)
+        aligned = ([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
+        return "\n".join("  ".join(cells) for cells in aligned)
 
 
 def _scaled_text(value, units: tuple[str, ...]) -> str:
@@ -136,36 +138,52 @@ def forward(model: Model, batch=1, new_tokens=1, context=0, causal: bool = True,
     >>> forward(load_model("llama-3.3-70b"), new_tokens=2048, causal=False).flops
     291372682706944
     """
-    if logits not in ("last", "all", "none"):
-        raise ValueError(f"logits={logits!r}; use last, all or none")
-    if count not in ("matmul", "article"):
-        raise ValueError(f"count={count!r}; use matmul or article")
+    check_type("model", model, Model, "econ.load_model(name)")
+    check_type("split", split, Split, "Split(tp=4)")
+    options = {"causal": flag("causal", causal), "article": _one_of("count", count, ("matmul", "article")) == "article"}
     batch, new_tokens = number("batch", batch, minimum=0), number("new_tokens", new_tokens, minimum=0)
     context = number("context", context, minimum=0)
-    sums = weight_sums(model, model.recipe(weights), split)
-    cache = cache_bytes(kv or model.cache_dtype)
     tokens = batch * new_tokens
-    positions = {"last": batch, "all": tokens, "none": 0 * batch}[logits]
-    matrices = [m.operator(positions if m.role == "head" else tokens) for m in sums]
-    mixers = [op for a, n in model.attention_kinds
-              for op in _attention_operators(a, n, batch, new_tokens, context, causal, count, cache, split)]
-    mixers += [Operator(name=r.kind, flops=n * r.flops_per_token * tokens / split.tp if split.tp > 1
-                        else n * r.flops_per_token * tokens) for r, n in model.recurrent_kinds]
-    if count == "article":
-        mixers.append(Operator(name="norm, rope", flops=ARTICLE_FLOPS_PER_WIDTH * tokens * model.hidden * len(model.layers)))
+    positions = {"last": batch, "all": tokens, "none": 0 * batch}[_one_of("logits", logits, ("last", "all", "none"))]
+    sums = weight_sums(model, model.recipe(weights), split)
+    seen = [positions if s.role == "head" else tokens for s in sums]
+    matrices = [s.operator(n) for s, n in zip(sums, seen, strict=True)]
+    cache = model.cache_dtype if kv is None else canonical(kv, CACHE_BYTES, "kv")
+    mixers = list(_mixers(model, batch, new_tokens, context, CACHE_BYTES[cache], split, **options))
     by_rate: dict = {"bf16": 0}
-    for m, op in zip(sums, matrices, strict=True):
-        by_rate[m.rate] = by_rate.get(m.rate, 0) + op.flops
-    rate = "fp8" if cache == 1 else "bf16"
-    by_rate[rate] = by_rate.get(rate, 0) + sum(op.flops for op in mixers)
+    for rate, op in [*((s.rate, op) for s, op in zip(sums, matrices, strict=True)),
+                     *(("fp8" if cache == "fp8" else "bf16", op) for op in mixers)]:
+        by_rate[rate] = by_rate.get(rate, 0) + op.flops
     operators = (*matrices, *mixers)
     return Work(
         flops=sum(op.flops for op in operators), flops_by_rate=by_rate,
         weight_bytes=sum(op.weight_bytes for op in operators),
-        kv_read_bytes=sum(op.kv_read_bytes for op in operators), kv_write_bytes=sum(op.kv_write_bytes for op in operators),
-        state_bytes=2 * model.state_bytes(batch) / split.tp if split.tp > 1 else 2 * model.state_bytes(batch),
-        activation_bytes=ACTIVATION_BYTES * sum(m.activation_elements * (positions if m.role == "head" else tokens) for m in sums),
+        kv_read_bytes=sum(op.kv_read_bytes for op in operators),
+        kv_write_bytes=sum(op.kv_write_bytes for op in operators),
+        state_bytes=_part(2 * model.state_bytes(batch), split.tp),  # read and written
+        activation_bytes=ACTIVATION_BYTES * sum(s.activation_elements * n for s, n in zip(sums, seen, strict=True)),
         operators=operators)
+
+
+def _one_of(name: str, value, known: tuple[str, ...]) -> str:
+    if value not in known:
+        raise ValueError(f"{name}={shown(value)}; use {', '.join(known)}")
+    return value
+
+
+def _part(amount, tp: int):
+    return amount / tp if tp > 1 else amount
+
+
+def _mixers(model: Model, batch, new_tokens, context, cache: int, split: Split, causal: bool, article: bool):
+    """What mixes positions rather than multiplies weights: attention scores, recurrences, element-wise steps."""
+    tokens = batch * new_tokens
+    for attention, n in model.attention_kinds:
+        yield _attention_operator(attention, n, batch, new_tokens, context, causal, article, cache, split)
+    for recurrent, n in model.recurrent_kinds:
+        yield Operator(name=recurrent.kind, flops=_part(n * recurrent.flops_per_token * tokens, split.tp))
+    if article:
+        yield Operator(name="norm, rope", flops=ARTICLE_FLOPS_PER_WIDTH * tokens * model.hidden * len(model.layers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,9 +195,9 @@ class WeightSum:
     rate: str
     copies: int
     used: int
-    flops_per_token: object
-    bytes: object  # of one copy
-    activation_elements: object
+    flops_per_token: Any
+    bytes: Any  # of one copy
+    activation_elements: Any
 
     def operator(self, tokens) -> Operator:
         """The work of these tensors on `tokens` positions."""
@@ -199,8 +217,9 @@ def weight_sums(model: Model, recipe: str, split: Split = WHOLE) -> tuple[Weight
     for i, layer in enumerate((*model.layers, Layer(tensors=(*model.final, model.head)))):
         for t in layer.tensors:
             stored, share = model.format_of(t, recipe, i), split.share(t, layer.attention)
-            name = "norms, biases" if t.role in ("norm", "bias", "other") and t.copies == 1 else t.name
-            entry = merged.setdefault((name, t.role, stored.rate, t.copies, t.used), [0, 0, 0])
+            small = t.role in ("norm", "bias", "other") and t.copies == 1
+            name, role = ("norms, biases", "norm") if small else (t.name, t.role)
+            entry = merged.setdefault((name, role, stored.rate, t.copies, t.used), [0, 0, 0])
             entry[0] += t.flops_per_token * share
             entry[1] += stored.bytes(t.shape) * share
             entry[2] += sum(t.shape) * t.used * share if t.flops_per_token else 0
@@ -251,17 +270,16 @@ def reach(context, window: int | None = None, chunked: bool = False):
     return context % window if chunked else minimum(context, window - 1)
 
 
-def _attention_operators(a: Attention, n: int, batch, new_tokens, context, causal, count, cache, split: Split):
+def _attention_operator(a: Attention, n: int, batch, new_tokens, context, causal, article, cache, split: Split):
     pairs = n * batch * scores(new_tokens, context, causal, a.window, a.chunked)
-    heads_share = _fraction(1, split.tp)
-    flops = pairs * a.flops_per_score * heads_share
+    flops = pairs * a.flops_per_score
     if a.latent:  # expand the cached latents into K and V again, or score against the latents themselves
-        expand = 2 * n * batch * context * a.latent.up_elements * heads_share
-        absorbed = pairs * a.flops_per_absorbed_score * heads_share
-        flops = minimum(flops + expand, absorbed)
-    if count == "article":
-        flops = flops + ARTICLE_FLOPS_PER_SCORE * a.heads * pairs * heads_share
+        expand = 2 * n * batch * context * a.latent.up_elements
+        flops = minimum(flops + expand, pairs * a.flops_per_absorbed_score)
+    if article:
+        flops = flops + ARTICLE_FLOPS_PER_SCORE * a.heads * pairs
     share = split.cache_share(a) * n * batch * cache
     name = "scores" if a.window is None else f"scores, {'chunk' if a.chunked else 'window'} {a.window:,}"
-    yield Operator(name=name, flops=flops, kv_read_bytes=share * a.read_elements * reach(context, a.window, a.chunked),
-                   kv_write_bytes=share * a.cache_elements * new_tokens)
+    return Operator(name=name, flops=_part(flops, split.tp),
+                    kv_read_bytes=share * a.read_elements * reach(context, a.window, a.chunked),
+                    kv_write_bytes=share * a.cache_elements * new_tokens)

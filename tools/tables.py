@@ -53,18 +53,20 @@ def accelerator_page() -> str:
     for name in econ.accelerators():
         g = econ.load_accelerator(name)
         wide = g.peaks.get("bf16", g.peaks.get("fp16"))
-        rows.append([name, _cell(wide, "TFLOP/s"), _cell(g.peaks.get("fp8"), "TFLOP/s"), _cell(g.peaks.get("fp4"), "TFLOP/s"),
+        rows.append([name, *(_cell(peak, "TFLOP/s") for peak in (wide, g.peaks.get("fp8"), g.peaks.get("fp4"))),
                      _cell(g.hbm_bytes_per_s, "GB/s"), _cell(g.printed_bytes, "GB"),
                      _cell(g.link and g.link.bytes_per_s_each_way, "GB/s"), _cell(g.tdp_w, "W"),
-                     _cell(wide and round(wide / g.hbm_bytes_per_s), "FLOP/B"), ", ".join(sorted(set(g.provenance.values())))])
+                     _cell(wide and round(wide / g.hbm_bytes_per_s), "FLOP/B"),
+                     ", ".join(sorted(set(g.provenance.values())))])
     head = ["accelerator", "bf16 or fp16, TFLOP/s", "fp8, TFLOP/s", "fp4, TFLOP/s", "memory, GB/s", "capacity, GB",
             "link each way, GB/s", "TDP, W", "ridge, FLOP/B", "figures read from"]
     return f"""# Accelerators
 
 All peaks are dense.
 A link is bytes per second each way.
-Capacity is what the maker prints, in units of 1e9 B; what software sees is a little less or more and stands in the data.
-*maker* means that the maker's own document was read, *secondary* that it was read as quoted by others, *unverified* that no document was read.
+Capacity is what the maker prints, in units of 1e9 B; what software sees differs a little and stands in the data.
+*maker* means that the maker's own document was read, *secondary* that others quote it.
+*unverified* means that no document was read.
 The ridge is the peak of the second column over the bandwidth.
 An empty cell means that no figure was found.
 
@@ -83,8 +85,8 @@ def model_page() -> str:
         rows.append([name, _cell(m.n_params, "B params"), _cell(m.n_active_params, "B params"), str(len(m.layers)),
                      _cell(m.weight_bytes(), "GB"), _cell(m.kv_bytes_per_token(), "kB"),
                      f"{m.max_context:,}" if m.max_context else "", sources[name]["hub_id"]])
-    head = ["model", "parameters, billions", "active, billions", "layers", "weights as published, GB", "cache per token, kB",
-            "longest context, tokens", "config of"]
+    head = ["model", "parameters, billions", "active, billions", "layers", "weights as published, GB",
+            "cache per token, kB", "longest context, tokens", "config of"]
     return f"""# Models
 
 Every number is computed from the model's published `config.json`, which ships in `econ/data/models`.
@@ -108,7 +110,8 @@ def main(argv: list[str]) -> int:
     """Write the pages, or with --check name those that are out of date."""
     stale = [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     if "--check" in argv:
-        print("\n".join(f"{path.name} is out of date: run python tools/tables.py" for path in stale) or "Every table is current.")
+        lines = [f"{path.name} is out of date: run python tools/tables.py" for path in stale]
+        print("\n".join(lines) or "Every table is current.")
         return 1 if stale else 0
     for path in stale:
         path.write_text(pages()[path], encoding="utf-8")
