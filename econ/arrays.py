@@ -1,11 +1,14 @@
-"""The few element-wise helpers that let one formula serve a plain number and a NumPy array.
+"""The few element-wise helpers that let one formula serve a plain number and a NumPy array, and input checks.
 
 Nothing here imports NumPy: an array brings its own module along.
 """
 
-import math
 import sys
 from numbers import Real
+
+from .errors import shown
+
+LARGEST = 1e15  # beyond any count of tokens or sequences; keeps every product far from the end of float64
 
 
 def is_array(value) -> bool:
@@ -21,7 +24,7 @@ def _numpy():
     return sys.modules["numpy"]
 
 
-def number(name: str, value, minimum=None, maximum=None):
+def number(name: str, value, minimum: float = -LARGEST, maximum: float = LARGEST):
     """A checked number: arrays become float64, NumPy scalars become Python numbers.
 
     Raises ValueError for a string, a boolean, nan, infinity or a value outside [minimum, maximum].
@@ -29,24 +32,62 @@ def number(name: str, value, minimum=None, maximum=None):
     >>> number("batch", 4, minimum=1)
     4
     """
-    if is_array(value):
-        value = value.astype("float64")
-        ok = _numpy().isfinite(value).all()
-        low, high = (value.min(), value.max()) if value.size else (minimum or 0, minimum or 0)
-    else:
-        if hasattr(value, "item"):
-            value = value.item()
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise ValueError(f"{name}={value!r} is not a number")
-        ok, low, high = math.isfinite(value), value, value
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-            value = int(value)
-    if not ok:
-        raise ValueError(f"{name} contains nan or infinity; give finite numbers")
-    if minimum is not None and low < minimum:
-        raise ValueError(f"{name}={low} is too small; it must be at least {minimum}")
-    if maximum is not None and high > maximum:
-        raise ValueError(f"{name}={high} is too large; it must be at most {maximum}")
+    value = _floats(name, value) if is_array(value) else _plain(name, value)
+    low, high = (value.min(), value.max()) if is_array(value) and value.size else (value, value)
+    if is_array(low):  # empty
+        return value
+    if not low <= high:
+        raise ValueError(f"{name} is nan; give finite numbers")
+    if low < minimum:
+        raise ValueError(f"{name}={low} is too small; use at least {minimum:g}")
+    if high > maximum:
+        raise ValueError(f"{name}={shown(high)} is too large; use at most {maximum:g}")
+    return value
+
+
+def _floats(name: str, value):
+    kind = getattr(getattr(value, "dtype", None), "kind", "")
+    if kind not in ("i", "u", "f") or not hasattr(value, "astype"):
+        raise ValueError(f"{name}={shown(value)} is not an array of numbers; give a number or a NumPy array")
+    return value.astype("float64")
+
+
+def _plain(name: str, value):
+    value = _unwrapped(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name}={shown(value)} is not a number; give a number or a NumPy array")
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return value
+
+
+def _unwrapped(value):
+    return value.item() if getattr(value, "ndim", None) == 0 else value
+
+
+def whole(name: str, value, minimum: int = 1) -> int:
+    """A checked whole number, such as a count of GPUs; NumPy integers become Python's.
+
+    Raises ValueError for anything else and for a value below `minimum`.
+
+    >>> whole("n_gpus", 8)
+    8
+    """
+    value = _unwrapped(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= LARGEST:
+        raise ValueError(f"{name}={shown(value)}; give a whole number of at least {minimum}")
+    return value
+
+
+def flag(name: str, value) -> bool:
+    """A checked boolean. Raises ValueError for anything but True or False.
+
+    >>> flag("causal", True)
+    True
+    """
+    value = _unwrapped(value)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name}={shown(value)}; give True or False")
     return value
 
 

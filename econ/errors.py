@@ -11,3 +11,22 @@ class ConfigError(ValueError):
 
 class DoesNotFit(ValueError):
     """A batch that needs more memory than there is; the message says what is short and what would fit."""
+
+
+def shown(value) -> str:
+    """A value as an error message shows it: on one line, and no longer than 60 characters.
+
+    >>> shown("h100" * 100)
+    "'h100h100h100h100h100h100h100h100h100h100h100h100h100h100..."
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def check_type(name: str, value, kind: type, instead: str) -> None:
+    """Raises ValueError unless `value` is a `kind`; `instead` says what gives one.
+
+    >>> check_type("n", 3, int, "a whole number")
+    """
+    if not isinstance(value, kind):
+        raise ValueError(f"{name}={shown(value)} is not a {kind.__name__}; use {instead}")

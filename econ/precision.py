@@ -7,6 +7,7 @@ A *recipe* (the `weights` argument everywhere) says which tensors of a model get
 from dataclasses import dataclass
 
 from .arrays import ceil_div
+from .errors import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ def canonical(dtype: str, known, what: str) -> str:
     name = dtype.lower().removeprefix("torch.") if isinstance(dtype, str) else ""
     name = _SPELLINGS.get(name, name)
     if name not in known:
-        raise ValueError(f"unknown {what} dtype {dtype!r}; use one of {', '.join(known)}")
+        raise ValueError(f"unknown {what} dtype {shown(dtype)}; use one of {', '.join(known)}")
     return name
 
 

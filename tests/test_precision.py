@@ -29,8 +29,11 @@ def test_bytes_of_a_block(name, shape, size, why):
     assert FORMATS[name].bytes(shape) == size, why
 
 
-@pytest.mark.parametrize("name, rate", [("fp8", "fp8"), ("fp8_block", "fp8"), ("nvfp4", "fp4"), ("mxfp4", "fp4"), ("int8", "bf16"),
-                                        ("int4", "bf16"), ("q8_0", "bf16"), ("q4_k", "bf16"), ("bf16", "bf16")])
+@pytest.mark.parametrize("name, rate",
+                         [("fp8", "fp8"), ("fp8_block", "fp8"), ("nvfp4", "fp4"), ("mxfp4", "fp4"),
+                          ("int8", "bf16"),
+                                        ("int4", "bf16"), ("q8_0", "bf16"), ("q4_k", "bf16"),
+                          ("bf16", "bf16")])
 def test_weight_only_formats_multiply_in_16_bit(name, rate):
     assert FORMATS[name].rate == rate
 
@@ -40,8 +43,11 @@ def test_cache_element_bytes():
     assert cache_bytes("float16") == 2
 
 
-@pytest.mark.parametrize("given, name", [("bfloat16", "bf16"), ("torch.bfloat16", "bf16"), ("FP16", "fp16"), ("half", "fp16"),
-                                         ("f16", "fp16"), ("float32", "fp32"), ("AWQ", "int4"), ("Q4_K_M", "q4_k_m")])
+@pytest.mark.parametrize("given, name",
+                         [("bfloat16", "bf16"), ("torch.bfloat16", "bf16"), ("FP16", "fp16"),
+                          ("half", "fp16"),
+                                         ("f16", "fp16"), ("float32", "fp32"), ("AWQ", "int4"),
+                          ("Q4_K_M", "q4_k_m")])
 def test_spellings(given, name):
     assert canonical(given, RECIPES, "weights") == name
 
@@ -58,11 +64,13 @@ def test_an_unknown_dtype_is_refused_with_what_would_work(given):
 def test_q4_k_m_gives_more_bits_to_the_outer_eighths_and_every_third_layer():
     wide = [i for i in range(32) if gguf_format("q4_k_m", "linear", "self_attn.v_proj", i, 32).name == "q6_k"]
     assert wide == [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]
-    assert wide == [i for i in range(32) if gguf_format("q4_k_m", "linear", "mlp.down_proj", i, 32).name == "q6_k"]
+    assert wide == [i for i in range(32) if gguf_format("q4_k_m", "linear", "mlp.down_proj", i,
+                                                        32).name == "q6_k"]
     assert {gguf_format("q4_k_m", "linear", "mlp.up_proj", i, 32).name for i in range(32)} == {"q4_k"}
 
 
-@pytest.mark.parametrize("recipe, head, table, norm", [("q8_0", "q8_0", "q8_0", "fp32"), ("q4_0", "q6_k", "q4_0", "fp32"),
+@pytest.mark.parametrize("recipe, head, table, norm",
+                         [("q8_0", "q8_0", "q8_0", "fp32"), ("q4_0", "q6_k", "q4_0", "fp32"),
                                                        ("q4_k_m", "q6_k", "q4_k", "fp32")])
 def test_gguf_outside_the_layers(recipe, head, table, norm):
     assert gguf_format(recipe, "head", "lm_head", 0, 32).name == head
@@ -70,7 +78,8 @@ def test_gguf_outside_the_layers(recipe, head, table, norm):
     assert gguf_format(recipe, "norm", "norm0", 0, 32).name == norm
 
 
-TINY = dict(model_type="llama", hidden_size=256, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+TINY = dict(model_type="llama", hidden_size=256, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2,
             intermediate_size=512, vocab_size=1000)
 Q, KV, MLP = 256 * 256, 128 * 256, 512 * 256  # elements of q and o, of k and v, of one MLP matrix
 LINEAR, NORMS, TABLES = 3 * (2 * Q + 2 * KV + 3 * MLP), (3 * 2 + 1) * 256, 2 * 1000 * 256

@@ -13,7 +13,8 @@ pytestmark = pytest.mark.core
 
 @pytest.mark.parametrize("unit, size", [
     ("B", 1), ("kB", 10**3), ("MB", 10**6), ("GB", 10**9), ("TB", 10**12), ("KiB", 1024), ("MiB", 1024**2),
-    ("GiB", 1024**3), ("TiB", 1024**4), ("GB/s", 10**9), ("TB/s", 10**12), ("GiB/s", 1024**3), ("TFLOP/s", 10**12),
+    ("GiB", 1024**3), ("TiB", 1024**4), ("GB/s", 10**9), ("TB/s", 10**12), ("GiB/s", 1024**3),
+    ("TFLOP/s", 10**12),
     ("TFLOP", 10**12), ("GFLOP", 10**9), ("h", 3600), ("min", 60), ("s", 1), ("B params", 10**9), ("$", 1),
     ("KiB/token", 1024),
 ])
@@ -32,8 +33,10 @@ def test_constants():
 
 
 @pytest.mark.parametrize("value, unit, digits, text", [
-    (671_088_640, "MB", 3, "671 MB"), (671_088_640, "MiB", 3, "640 MiB"), (141_107_412_992, "GB", 4, "141.1 GB"),
-    (141_107_412_992, "GiB", 4, "131.4 GiB"), (989e12, "TFLOP/s", 3, "989 TFLOP/s"), (0.29474, "s", 2, "0.29 s"),
+    (671_088_640, "MB", 3, "671 MB"), (671_088_640, "MiB", 3, "640 MiB"),
+    (141_107_412_992, "GB", 4, "141.1 GB"),
+    (141_107_412_992, "GiB", 4, "131.4 GiB"), (989e12, "TFLOP/s", 3, "989 TFLOP/s"),
+    (0.29474, "s", 2, "0.29 s"),
     (0.042122, "ms", 3, "42.1 ms"), (70_553_706_496, "B params", 3, "70.6 B params"), (2.5, "$", 3, "$2.50"),
     (-2.5, "$", 3, "-$2.50"), (0.381, "%", 3, "38.1 %"), (6.9973, "x", 3, "7.00x"), (0, "GB", 3, "0 GB"),
     (295.22, "FLOP/B", 4, "295.2 FLOP/B"), (3.35e12, "GB/s", 3, "3,350 GB/s"),
@@ -56,7 +59,8 @@ def test_a_count_keeps_every_digit_before_the_point():
     assert units.fmt(10**40 + 7, "B") == f"{10**40 + 7:,} B"
 
 
-@given(st.floats(min_value=1e-300, max_value=1e300), st.integers(1, 9), st.sampled_from(["s", "GB", "MiB", "us", "%"]))
+@given(st.floats(min_value=1e-300, max_value=1e300), st.integers(1, 9),
+       st.sampled_from(["s", "GB", "MiB", "us", "%"]))
 def test_a_non_zero_value_never_prints_as_zero_and_is_within_half_a_digit(value, digits, unit):
     number = Decimal(units.fmt(value, unit, digits).split(" ")[0].replace(",", ""))
     exact = Decimal(value) * units.unit_size(unit).denominator / units.unit_size(unit).numerator
@@ -66,7 +70,8 @@ def test_a_non_zero_value_never_prints_as_zero_and_is_within_half_a_digit(value,
 
 @given(st.integers(-10**30, 10**30), st.integers(0, 6))
 def test_fixed_equals_decimal_rounding(value, decimals):
-    want = (Decimal(value) / 1000).quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_EVEN) if abs(value) < 10**20 else None
+    want = (Decimal(value) / 1000).quantize(Decimal(1).scaleb(-decimals),
+                                            ROUND_HALF_EVEN) if abs(value) < 10**20 else None
     text = units.fixed(value, "kB", decimals)
     assert text.endswith(" kB")
     if want is not None:
@@ -74,10 +79,14 @@ def test_fixed_equals_decimal_rounding(value, decimals):
 
 
 @pytest.mark.parametrize("call, said", [
-    (lambda: units.fmt(1, "GBps"), "GBps"), (lambda: units.fmt(1, ["GB"]), "GB"), (lambda: units.fmt(float("nan"), "s"), "nan"),
-    (lambda: units.fmt(float("inf"), "s"), "inf"), (lambda: units.fmt("12", "s"), "12"), (lambda: units.fmt(None, "s"), "None"),
-    (lambda: units.fmt(True, "s"), "True"), (lambda: units.fmt(1, "s", digits=0), "0"), (lambda: units.fmt(1, "s", digits="3"), "3"),
-    (lambda: units.fixed(1, "s", -1), "-1"), (lambda: units.fmt([1, 2], "s"), "[1, 2]"), (lambda: units.unit_size(None), "None"),
+    (lambda: units.fmt(1, "GBps"), "GBps"), (lambda: units.fmt(1, ["GB"]), "GB"),
+    (lambda: units.fmt(float("nan"), "s"), "nan"),
+    (lambda: units.fmt(float("inf"), "s"), "inf"), (lambda: units.fmt("12", "s"), "12"),
+    (lambda: units.fmt(None, "s"), "None"),
+    (lambda: units.fmt(True, "s"), "True"), (lambda: units.fmt(1, "s", digits=0), "0"),
+    (lambda: units.fmt(1, "s", digits="3"), "3"),
+    (lambda: units.fixed(1, "s", -1), "-1"), (lambda: units.fmt([1, 2], "s"), "[1, 2]"),
+    (lambda: units.unit_size(None), "None"),
 ])
 def test_bad_input_is_one_line_that_says_what_was_given(call, said):
     with pytest.raises(ValueError) as error:
