@@ -48,7 +48,7 @@ def forget_outdated_runs() -> None:
 
 def build() -> tuple[int, str]:
     """Run jupyter-book, showing its progress up to a traceback; returns its exit status and its output."""
-    command = [Path(sys.executable).with_name("jupyter-book"), "build", ".", "-W", "--keep-going"]
+    command = [str(Path(sys.executable).with_name("jupyter-book")), "build", ".", "-W", "--keep-going"]
     process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                env=os.environ | {"NO_COLOR": "1", "PYTHONUNBUFFERED": "1"})
     lines: list[str] = []
