@@ -6,7 +6,7 @@ Nothing here imports NumPy: an array brings its own module along.
 import sys
 from numbers import Real
 
-from .errors import shown
+from .units import shown
 
 LARGEST = 1e15  # beyond any count of tokens or sequences; keeps every product far from the end of float64
 

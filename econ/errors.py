@@ -1,5 +1,7 @@
 """The errors `econ` raises on purpose. Each is a ValueError, and each message is one line to be read."""
 
+from .units import shown
+
 
 class UnknownName(ValueError):
     """A model or accelerator name that is not in the registry; the message lists the nearest names."""
@@ -11,16 +13,6 @@ class ConfigError(ValueError):
 
 class DoesNotFit(ValueError):
     """A batch that needs more memory than there is; the message says what is short and what would fit."""
-
-
-def shown(value) -> str:
-    """A value as an error message shows it: on one line, and no longer than 60 characters.
-
-    >>> shown("h100" * 100)
-    "'h100h100h100h100h100h100h100h100h100h100h100h100h100h100..."
-    """
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def check_type(name: str, value, kind: type, instead: str) -> None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .arrays import is_array, number, where
+from .arrays import is_array, number, where, whole
 from .config import load_model
 from .errors import DoesNotFit
 from .hardware import load_accelerator
@@ -11,20 +11,25 @@ from .memory import Memory, memory
 from .model import Model
 from .precision import CACHE_BYTES, canonical
 from .roofline import Step, step
-from .units import GIB
+from .units import GIB, shown
 from .work import Split, Work, forward
 
 PROFILES = ("ideal",)
+LONGEST_OUTPUT = 10**6  # tokens; each is a step of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The times of one request alone (or of `batch` equal ones): first token, each further token, all of it."""
+    """The times of one request alone (or of `batch` equal ones): first token, each further token, all of it.
+
+    `feasible` is False (and times are nan) at array points that do not fit.
+    """
 
     ttft_s: Any
     tpot_s: Any
     total_s: Any
     output_tokens_per_s: Any
+    feasible: Any = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,20 +60,20 @@ class Deployment:
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731 - frozen dataclass
         put("model", load_model(self.model))
         put("accelerator", load_accelerator(self.accelerator))
-        for name in ("n_gpus", "dp") + (("tp",) if self.tp is not None else ()):
-            degree = getattr(self, name)
-            if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-                raise ValueError(f"{name}={degree!r}; give a whole number of at least 1")
-        put("tp", self.n_gpus // self.dp if self.tp is None else self.tp)
+        put("n_gpus", whole("n_gpus", self.n_gpus))
+        put("dp", whole("dp", self.dp))
+        put("tp", self.n_gpus // self.dp if self.tp is None else whole("tp", self.tp))
         if self.tp * self.dp != self.n_gpus:
-            raise ValueError(f"tp={self.tp} * dp={self.dp} is not n_gpus={self.n_gpus}; use degrees that multiply to it")
+            raise ValueError(f"tp={self.tp} * dp={self.dp} is not n_gpus={self.n_gpus}; give degrees that do")
         _check_heads(self.model, self.tp)
         self.model.recipe(self.weights)
         if self.kv is not None:
             put("kv", canonical(self.kv, CACHE_BYTES, "kv"))
         if self.profile not in PROFILES:
-            raise ValueError(f"unknown profile {self.profile!r}; use one of {', '.join(PROFILES)}")
-        number("gpu_mem_frac", self.gpu_mem_frac, minimum=0.0, maximum=1.0)
+            raise ValueError(f"unknown profile {shown(self.profile)}; use one of {', '.join(PROFILES)}")
+        if is_array(self.gpu_mem_frac):
+            raise ValueError("gpu_mem_frac is an array; a deployment has one, so give a single number")
+        put("gpu_mem_frac", number("gpu_mem_frac", self.gpu_mem_frac, minimum=0, maximum=1))
 
     @property
     def split(self) -> Split:
@@ -94,19 +99,22 @@ class Deployment:
 
         tpot = (total - ttft) / (output - 1); with one output token, the time of a step at this prompt       [s]
 
-        Decode step k runs at context prompt + k, k = 0..output-2. Raises DoesNotFit if prompt + output tokens a
-        sequence do not fit.
+        Decode step k runs at context prompt + k, k = 0..output-2. The last token is given but not cached.
+        Raises DoesNotFit if the cache of prompt + output - 1 tokens a sequence does not fit, ValueError for a bad
+        size or an output that is not a whole number of tokens.
         """
         batch, prompt = number("batch", batch, minimum=1), number("prompt", prompt, minimum=1)
-        output = number("output", output, minimum=1)
-        self._checked(batch, prompt + output - 1)
-        ttft = self._step(batch, prompt, 0).time_s
+        output = _whole_tokens(output)
+        feasible = self._checked(batch, prompt + output - 1)
+        ttft, single = self._time(batch, prompt, 0), self._time(batch, 1, prompt)
+        if is_array(feasible):
+            ttft, output = where(feasible, ttft, float("nan")), where(feasible, output, 1)
+            single = where(feasible, single, float("nan"))
         steps = int(output.max() if is_array(output) else output) - 1
         decoding = sum(where(k < output - 1, 1.0, 0.0) * self._time(batch, 1, prompt + k) for k in range(steps))
-        single = self._time(batch, 1, prompt)
-        tpot = where(output > 1, decoding / where(output > 1, output - 1, 1), single)
-        total = ttft + decoding
-        return Request(ttft_s=ttft, tpot_s=tpot, total_s=total, output_tokens_per_s=batch * output / total)
+        total, later = ttft + decoding, where(output > 1, output - 1, 1)
+        return Request(ttft_s=ttft, tpot_s=where(output > 1, decoding / later, single), total_s=total,
+                       output_tokens_per_s=batch * output / total, feasible=feasible)
 
     def memory(self, batch=1, context=0) -> Memory:
         """What the fullest GPU holds for `batch` sequences of `context` tokens a replica. Never raises DoesNotFit."""
@@ -154,8 +162,9 @@ class Deployment:
         asked = f"{self.model.name} on {self.n_gpus} x {g}: batch {batch:,} at {tokens:,} tokens is {short}"
         if need.max_batch >= 1:
             return f"{asked}; batch {need.max_batch:,} fits"
-        if need.max_context >= 1:
-            return f"{asked}; {need.max_context:,} tokens fit at batch {batch:,}"
+        alone = self.memory(1, tokens).max_context
+        if alone >= 1:
+            return f"{asked}; one sequence of {alone:,} tokens fits"
         held, budget = need.weight_bytes / GIB, need.budget_bytes / GIB
         return f"{asked}; the weights take {held:,.1f} of {budget:,.1f} GiB: {self._larger()}"
 
@@ -166,7 +175,14 @@ class Deployment:
         return "use GPUs with more memory or smaller weights"
 
 
+def _whole_tokens(output):
+    output = number("output", output, minimum=1, maximum=LONGEST_OUTPUT)
+    if not (output % 1 == 0).all() if is_array(output) else output % 1:
+        raise ValueError(f"output={shown(output)}; give whole numbers of tokens")
+    return output
+
+
 def _check_heads(model: Model, tp: int) -> None:
     for attention, _ in model.attention_kinds:
         if attention.heads % tp:
-            raise ValueError(f"tp={tp} does not divide the {attention.heads} query heads of {model.name}; use one that does")
+            raise ValueError(f"tp={tp} does not divide the {attention.heads} heads of {model.name}; use a divisor")

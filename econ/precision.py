@@ -7,7 +7,7 @@ A *recipe* (the `weights` argument everywhere) says which tensors of a model get
 from dataclasses import dataclass
 
 from .arrays import ceil_div
-from .errors import shown
+from .units import shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,9 @@ GGUF = ("q8_0", "q4_0", "q4_k_m")  # recipes with their own mix of formats
 RECIPES = (*WIDE, "fp8", "int8", "int4", "nvfp4", "mxfp4", *GGUF)
 CACHE_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1}
 
-_SPELLINGS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "f16": "fp16",
-              "f32": "fp32", "float8_e4m3fn": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "awq": "int4", "gptq": "int4"}
+_SPELLINGS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32",
+              "f16": "fp16", "f32": "fp32", "float8_e4m3fn": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
+              "awq": "int4", "gptq": "int4"}
 
 
 def canonical(dtype: str, known, what: str) -> str:

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .arrays import is_array, maximum, where
+from .arrays import is_array, maximum, minimum, number, where, whole
+from .errors import check_type
 from .hardware import Accelerator
 from .work import Work
+
+FASTEST = 1e24  # FLOP/s or B/s: beyond any machine, far from the end of float64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,8 @@ def step(work: Work, compute_s, memory_s, comm_s=0.0, overhead_s=0.0, peak_s=Non
     peak_s, bus_s = compute_s if peak_s is None else peak_s, memory_s if bus_s is None else bus_s
     busy = where(time_s > 0, time_s, 1.0) if is_array(time_s) else time_s or 1.0
     return Step(time_s=time_s, compute_s=compute_s, memory_s=memory_s, comm_s=comm_s, overhead_s=overhead_s,
-                flops=work.flops, bytes=work.bytes, bound=_largest(compute_s, memory_s, comm_s, overhead_s), mfu_frac=peak_s / busy,
+                flops=work.flops, bytes=work.bytes, bound=_largest(compute_s, memory_s, comm_s, overhead_s),
+                mfu_frac=peak_s / busy,
                 mbu_frac=bus_s / busy, feasible=feasible)
 
 
@@ -62,8 +66,9 @@ def time_on(work: Work, accelerator: Accelerator, dtype: str = "bf16", n: int = 
     >>> round(time_on(article, load_accelerator("h100-sxm")).time_s, 5)
     0.29474
     """
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise ValueError(f"n={n!r} accelerators; give a whole number of at least 1")
+    check_type("work", work, Work, "econ.forward(model)")
+    check_type("accelerator", accelerator, Accelerator, "econ.load_accelerator(name)")
+    n = whole("n", n)
     return step(work, compute_s=work.flops / (n * accelerator.flop_per_s(dtype)),
                 memory_s=work.bytes / (n * accelerator.hbm_bytes_per_s))
 
@@ -74,9 +79,11 @@ def attainable_flop_per_s(intensity, peak_flop_per_s, bytes_per_s):
     min(peak, intensity * bandwidth)                                                        [FLOP/s]
 
     `intensity` in FLOP/B, `peak_flop_per_s` in FLOP/s, `bytes_per_s` in B/s. An upper bound: measured kernels
-    bend below it near the ridge. Source: Williams, Waterman and Patterson 2009.
+    bend below it near the ridge. Raises ValueError for anything but finite numbers of at least 0.
+    Source: Williams, Waterman and Patterson 2009.
 
     >>> attainable_flop_per_s(1.0, 989e12, 3.35e12)
     3350000000000.0
     """
-    return where(intensity * bytes_per_s < peak_flop_per_s, intensity * bytes_per_s, peak_flop_per_s)
+    intensity, peak = number("intensity", intensity, 0), number("peak_flop_per_s", peak_flop_per_s, 0, FASTEST)
+    return 1.0 * minimum(intensity * number("bytes_per_s", bytes_per_s, 0, FASTEST), peak)

@@ -6,7 +6,7 @@ GB is 1e9 bytes. GiB is 2**30 bytes and appears only where a program prints it.
 
 import math
 from fractions import Fraction
-from numbers import Real
+from numbers import Rational
 
 K, M, G, T, P = 10**3, 10**6, 10**9, 10**12, 10**15
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
@@ -41,16 +41,16 @@ def unit_size(unit: str) -> Fraction:
     (Fraction(1000000000, 1), Fraction(1048576, 1))
     """
     if not isinstance(unit, str) or unit not in UNITS:
-        raise ValueError(f"unknown unit {unit!r}; use GB, GiB, TB/s, TFLOP, TFLOP/s, FLOP/B, ms, s, tok/s, $, % or another "
-                         "of econ.units.UNITS")
+        raise ValueError(f"unknown unit {shown(unit)}; use GB, GiB, TB/s, TFLOP/s, FLOP/B, ms, tok/s, $, % or "
+                         "another of econ.units.UNITS")
     return UNITS[unit]
 
 
 def _exact(value) -> Fraction:
     if getattr(value, "ndim", None) == 0:
         value = value.item()
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise ValueError(f"cannot format {value!r}: not a number")
+    if isinstance(value, bool) or not isinstance(value, float | Rational):
+        raise ValueError(f"cannot format {shown(value)}: not a number")
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"cannot format {value}: not a finite number")
     return Fraction(value)
@@ -58,7 +58,7 @@ def _exact(value) -> Fraction:
 
 def _digits(name: str, value, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r}; give a whole number of at least {least}")
+        raise ValueError(f"{name}={shown(value)}; give a whole number of at least {least}")
     return value
 
 
@@ -108,3 +108,13 @@ def _join(number: str, unit: str) -> str:
     if unit in ("", "x", "%"):
         return f"{number}{' %' if unit == '%' else unit}"
     return f"{number} {unit}"
+
+
+def shown(value) -> str:
+    """A value as an error message shows it: on one line, and no longer than 60 characters.
+
+    >>> shown("h100" * 100)
+    "'h100h100h100h100h100h100h100h100h100h100h100h100h100h100..."
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

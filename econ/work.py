@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import Any
 
 from .arrays import ceil_div, flag, minimum, number
-from .errors import check_type, shown
+from .errors import check_type
 from .model import Attention, Layer, Model, Tensor, touched
 from .precision import CACHE_BYTES, canonical
-from .units import fmt
+from .units import fmt, shown
 
 ACTIVATION_BYTES = 2  # activations travel between kernels in 16 bits
 ARTICLE_FLOPS_PER_WIDTH = 10  # RMSNorm 4 and RoPE 6, per token and element of the width, once a layer
@@ -100,8 +100,9 @@ class Work:
         rows.append(("total", _flops_text(self.flops), "100 %", _bytes_text(self.weight_bytes),
                      _bytes_text(self.kv_read_bytes + self.kv_write_bytes)))
         widths = [max(len(row[i]) for row in rows) for i in range(5)]
-        aligned = ([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))] for row in rows)
-        return "\n".join("  ".join(cells) for cells in aligned)
+        sides = [str.ljust, str.rjust, str.rjust, str.rjust, str.rjust]
+        return "\n".join("  ".join(pad(cell, width) for pad, cell, width in zip(sides, row, widths, strict=True))
+                         for row in rows)
 
 
 def _scaled_text(value, units: tuple[str, ...]) -> str:
