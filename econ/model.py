@@ -266,7 +266,7 @@ class Model:
         >>> load_model("llama-3.3-70b").kv_bytes_per_token("bf16"), load_model("deepseek-v3").kv_bytes_per_token("bf16")
         (327680, 70272)
         """
-        return self._cache_elements(lambda a: True) * cache_bytes(dtype or self.cache_dtype)
+        return self._cache_elements(lambda a: True) * cache_bytes(self.cache_dtype if dtype is None else dtype)
 
     def kv_growth_bytes_per_token(self, dtype: str | None = None) -> int:
         """KV-cache bytes that one more token adds once every window is full: layers without a window only.
@@ -275,7 +275,7 @@ class Model:
         >>> load_model("gpt-oss-120b").kv_growth_bytes_per_token("bf16")
         36864
         """
-        return self._cache_elements(lambda a: a.window is None) * cache_bytes(dtype or self.cache_dtype)
+        return self._cache_elements(lambda a: a.window is None) * cache_bytes(self.cache_dtype if dtype is None else dtype)
 
     def _cache_elements(self, chosen) -> int:
         return sum(n * a.cache_elements for a, n in self.attention_kinds if chosen(a))
@@ -295,7 +295,7 @@ class Model:
         tokens, batch = number("tokens", tokens, minimum=0), number("batch", batch, minimum=0)
         held = sum(n * a.cache_elements * (tokens if a.window is None else minimum(tokens, a.window))
                    for a, n in self.attention_kinds)
-        return batch * held * cache_bytes(dtype or self.cache_dtype)
+        return batch * held * cache_bytes(self.cache_dtype if dtype is None else dtype)
 
     def state_bytes(self, batch=1):
         """Bytes of recurrent state that `batch` sequences keep, whatever their length.
