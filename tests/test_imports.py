@@ -48,7 +48,7 @@ def on_import(tree: ast.Module) -> Iterator[ast.stmt]:
 
 
 def test_every_module_has_its_place():
-    assert {name(path) for path in MODULES} == set(ORDER)
+    assert {name(path) for path in MODULES} <= set(ORDER)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ECON)))

@@ -76,6 +76,7 @@ def test_a_changed_number_is_caught(text, cell):
     "[It takes 5 ms](a.md)", "> It takes 5 milliseconds", "a 5-ms step",
     "\\begin{align}t &= 5\\,\\text{ms}\\end{align}", "5\u00a0ms", "5ms", "between 5 and 5 ms", "**5** ms",
     "$5$ ms",
+    "```{math}\n:label: eq\nt = 5\\,\\text{ms}\n```", "````{tip}\n```{math}\n5\\,\\text{ms}\n```\n````",
 ])
 def test_an_unbound_number_is_caught_wherever_it_stands(text):
     assert any('"5 ms" is not bound' in line for line in problems(text, PRINTED))
@@ -86,7 +87,9 @@ def test_an_unbound_number_is_caught_wherever_it_stands(text):
     ("290 times", "290 x"), ("It costs \\$1.71.", "$1.71"), ("A share of 3.8 %.", "3.8 %"),
     ("3.8% of it", "3.8 %"), ("9 µs", "9 us"), ("70.6 billion parameters", "70.6 B params"),
     ("23.7 tokens per second", "23.7 tok/s"), ("640 MiB", "640 MiB"),
-    ("$989 \\times 10^{12}\\,\\text{FLOP/s}$", "989e12 FLOP/s"), ("291.49 TFLOP", "291.49 TFLOP"),
+    ("$989 \\times 10^{12}\\,\\text{FLOP/s}$", "989e12 FLOP/s"), ("$10^{12}\\,\\text{B}$", "1e12 B"),
+    ("$3.35\\,\\mathrm{TB}/\\mathrm{s}$", "3.35 TB/s"),
+    ("291.49 TFLOP", "291.49 TFLOP"),
     ("13-46 us", "13 us"), ("13–46 us", "46 us"), ("1,831 FLOP/B", "1831 FLOP/B"),
     ("430,626 tokens", "430626 tokens"),
 ])

@@ -74,6 +74,7 @@ def quantities(text: str) -> list[Quantity]:
     ['13 us', '46 us', '2048 tokens', '7 x']
     """
     text = re.sub(r"[\u00a0\u202f\u2009\s]+", " ", text).replace("\\$", "¤").replace("$", "¤")
+    text = re.sub(r"(?<![×^\d] )(?<![×^\d.])10\^(-?\d+)", r"1e\1", text)
     text = re.sub(rf"\bbetween ({_NUM}) and ({_NUM})", r"\1 to \2", text)
     found = [(hit.start(), q) for pattern in (_BEHIND, _MONEY) for hit in pattern.finditer(text)
              for q in _read(hit, text)]

@@ -40,19 +40,19 @@ def sentences(markdown: str) -> Iterator[Sentence]:
 def _without_code(markdown: str) -> str:
     """Markdown without code blocks, comments and the options of directives; titles and alt texts stay."""
     kept: list[str] = []
-    stack: list[tuple[str, bool]] = []   # open fences: mark, and whether code stands inside
+    stack: list[tuple[str, bool, str]] = []   # open fences: mark, whether code stands inside, what closes it
     options = False                      # the line before opened a directive or was an option
     for line in re.sub(r"<!--.*?-->", "", markdown, flags=re.S).splitlines():
         fence, option = _FENCE.fullmatch(line), _OPTION.fullmatch(line)
         if stack and line.strip() == stack[-1][0]:
-            stack.pop()
-            kept.append("")
+            kept += [stack.pop()[2], ""]
         elif stack and stack[-1][1]:
             continue
         elif fence:
             is_code = fence["name"] in _CODE_DIRECTIVES or not fence["name"] and fence["mark"][0] != ":"
-            stack.append((fence["mark"], is_code))
-            kept += ["", "" if is_code else fence["title"], ""]
+            dollars = "$$" if fence["name"] == "math" else ""
+            stack.append((fence["mark"], is_code, dollars))
+            kept += ["", "" if is_code else dollars + fence["title"], *([] if dollars else [""])]
         elif options and option:
             kept += [option["value"], ""] if option["key"] == "alt" else []
         elif not line.startswith("% "):
@@ -81,7 +81,8 @@ def _plain_math(tex: str) -> str:
                            (r"\\(?:times|cdot)(?![a-z])", "×"),
                            (r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"\1 / \2"),
                            (r"\\(?:text|mathrm|textrm|mathbf|textbf|operatorname)(?![a-z])", ""),
-                           (r"\^\{(-?\d+)\}", r"^\1"), (r"\\[A-Za-z]+", " "), (r"[{}]", " ")):
+                           (r"\^\{(-?\d+)\}", r"^\1"), (r"\\[A-Za-z]+", " "), (r"[{}]", " "),
+                           (r"(?<=[A-Za-z])\s*/\s*(?=[A-Za-z])", "/")):
         tex = re.sub(pattern, plain, tex)
     return f" {tex} "
 
