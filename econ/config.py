@@ -8,6 +8,7 @@ family, or a key that changes the arithmetic and is not implemented, raises Conf
 import csv
 import json
 import math
+import os
 import re
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from .layers import build_layer, norm_tensors
 from .model import Attention, Latent, Layer, Model, Tensor
 from .names import DATA, aliases, nearest
 from .quantized import published_format, skips
+from .units import shown
 
 ALIASES = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
@@ -114,7 +116,7 @@ def load_model(source) -> Model:
     if not isinstance(source, str | Path):
         raise ConfigError(f"cannot read a model from {type(source).__name__}; give a name, a path or a dict")
     path = Path(source)
-    if path.suffix == ".json" or path.is_file():
+    if path.suffix == ".json" or os.path.isfile(path):  # a text that cannot be a path is not a file
         return read_config(_read_json(path), name=path.stem if path.stem != "config" else path.resolve().parent.name)
     return _registered(_registry_name(str(source)))
 
@@ -144,7 +146,7 @@ def _registry_name(name: str) -> str:
         candidate = aliases("models").get(candidate, candidate)
         if candidate in known:
             return candidate
-    raise UnknownName(f"unknown model {name!r}; nearest: {nearest(registry_name(name), known)}. "
+    raise UnknownName(f"unknown model {shown(name)}; nearest: {nearest(registry_name(name), known)}. "
                       "A path of a config.json works too")
 
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from .errors import UnknownName
 from .names import DATA, aliases, nearest
+from .units import shown
 
 PRECISIONS = ("bf16", "fp16", "fp8", "int8", "fp4")
 PROVENANCES = ("maker", "secondary", "unverified")
@@ -122,7 +123,7 @@ def _precision(dtype) -> str:
     name = str(dtype).lower().removeprefix("torch.")
     name = _SPELLINGS.get(name, name)
     if name not in PRECISIONS:
-        raise ValueError(f"unknown precision {dtype!r}; use one of {', '.join(PRECISIONS)}")
+        raise ValueError(f"unknown precision {shown(dtype)}; use one of {', '.join(PRECISIONS)}")
     return name
 
 
@@ -147,13 +148,13 @@ def load_accelerator(name) -> Accelerator:
     if isinstance(name, Accelerator):
         return name
     if not isinstance(name, (str, os.PathLike)):
-        raise UnknownName(f"{name!r} is not an accelerator name; try one of econ.accelerators()")
+        raise UnknownName(f"{shown(name)} is not an accelerator name; try one of econ.accelerators()")
     if str(name).lower().endswith(".toml"):
         return _read(Path(name))
     key = _key(str(name))
     key = aliases("accelerators").get(key, key)
     if key not in _names():
-        raise UnknownName(f"unknown accelerator {str(name)!r}; nearest: {nearest(key, accelerators())}")
+        raise UnknownName(f"unknown accelerator {shown(str(name))}; nearest: {nearest(key, accelerators())}")
     return _from_registry(key)
 
 
