@@ -7,7 +7,6 @@ are not stored, and a link is bytes per second each way.
 import math
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -18,8 +17,8 @@ from .errors import UnknownName
 from .names import DATA, aliases, nearest
 from .units import shown
 
-PRECISIONS = ("bf16", "fp16", "fp8", "int8", "fp4")
-PROVENANCES = ("maker", "secondary", "unverified")
+PRECISIONS = ("bf16", "fp16", "fp8", "int8", "fp4", "fp32", "fp64")
+PROVENANCES = ("maker", "secondary", "unverified", "measured")
 
 _SPELLINGS = {"nvfp4": "fp4", "mxfp4": "fp4", "bfloat16": "bf16", "float16": "fp16"}
 _SOURCE_KEYS = ("provenance", "source", "url", "as_printed")
@@ -174,6 +173,8 @@ def _from_registry(name: str) -> Accelerator:
 
 
 def _read(path: Path) -> Accelerator:
+    import tomllib
+
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -196,8 +196,8 @@ def test_precisions():
     assert g.flop_per_s("nvfp4") == g.flop_per_s("mxfp4") == g.flop_per_s("FP4") == 9e15
     with pytest.raises(ValueError, match="t4 has no bf16 rate: it has fp16, int8"):
         load_accelerator("t4").flop_per_s("bf16")
-    with pytest.raises(ValueError, match="unknown precision 'fp32'; use one of bf16, fp16, fp8, int8, fp4"):
-        g.flop_per_s("fp32")
+    with pytest.raises(ValueError, match="unknown precision 'fp6'; use one of bf16, fp16, fp8, int8, fp4"):
+        g.flop_per_s("fp6")
     with pytest.raises(ValueError, match="apple-m1 has no bf16 rate"):
         load_accelerator("apple-m1").ridge("bf16")
 
@@ -252,7 +252,7 @@ def test_bring_your_own_file(tmp_path):
 BAD = {
     "unknown key": ('[memory]', '[memory]\nspeed = 1.0', r"\[memory\] has an unknown key 'speed'"),
     "unknown table": ('[link]', '[links]', "unknown key 'links'"),
-    "unknown precision": ('bf16 = 100e12', 'fp64 = 100e12', r"\[compute\] has an unknown key 'fp64'"),
+    "unknown precision": ('bf16 = 100e12', 'fp6 = 100e12', r"\[compute\] has an unknown key 'fp6'"),
     "missing bandwidth": ('hbm_bytes_per_s = 1e12\n', '', r"\[memory\] lacks the key 'hbm_bytes_per_s'"),
     "missing vendor": ('vendor = "Me"\n', '', "lacks the key 'vendor'"),
     "missing source": ('source = "sticker on the box"\n', '', r"\[memory\] lacks the key 'source'"),

@@ -124,7 +124,7 @@ class Machine:
         """
         from econ.hardware import Accelerator, Source
         on = f"{self.threads} CPU thread" if self.device == "cpu" else "the whole GPU"
-        how = Source(provenance="unverified", title=f"measured here, {on}, torch {self.torch_version}")
+        how = Source(provenance="measured", title=f"measured here, {on}, torch {self.torch_version}")
         return Accelerator(name="this-machine", printed_name=self.name, vendor=self.name.split()[0],
                            peaks=dict(self.peak_flop_per_s), hbm_bytes_per_s=self.stream_bytes_per_s,
                            printed_bytes=None, visible_bytes=self.memory_bytes, link=None, tdp_w=None,
