@@ -5,17 +5,33 @@
 671088640
 """
 
-from .config import load_model, models
-from .errors import ConfigError, DoesNotFit, UnknownName
-from .hardware import Accelerator, Link, accelerators, load_accelerator
-from .latency import Deployment, Request
-from .memory import Memory
-from .model import Attention, Layer, Model, Tensor
-from .roofline import Step, attainable_flop_per_s, time_on
-from .units import fmt
-from .work import Work, forward
+from importlib import import_module
 
 __version__ = "0.1.0"
-__all__ = ["Accelerator", "Attention", "ConfigError", "Deployment", "DoesNotFit", "Layer", "Link", "Memory", "Model",
-           "Request", "Step", "Tensor", "UnknownName", "Work", "accelerators", "attainable_flop_per_s", "fmt",
-           "forward", "load_accelerator", "load_model", "models", "time_on"]
+
+# A public name is loaded when it is first used, so that `import econ` stays fast however much the package holds.
+# No public name is also the name of its module: importing the module would hide it.
+_PUBLIC = {
+    "config": ("load_model", "models"),
+    "errors": ("ConfigError", "DoesNotFit", "UnknownName"),
+    "hardware": ("Accelerator", "Link", "accelerators", "load_accelerator"),
+    "latency": ("Deployment", "Request"),
+    "memory": ("Memory",),
+    "model": ("Attention", "Layer", "Model", "Tensor"),
+    "roofline": ("Step", "attainable_flop_per_s", "time_on"),
+    "units": ("fmt",),
+    "work": ("Work", "forward"),
+}
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names}
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"econ has no {name!r}; it has {', '.join(__all__)}")
+    value = globals()[name] = getattr(import_module(f"econ.{_HOME[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -2,6 +2,9 @@
 
 import dataclasses
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from econ.arrays import ceil_div, flag, maximum, minimum, number, where, whole
 
 pytestmark = pytest.mark.core
 
+ROOT = Path(__file__).resolve().parent.parent
 DEPLOYMENTS = [
     Deployment("llama-3.1-8b", "h100-sxm"), Deployment("llama-3.3-70b", "h100-sxm", n_gpus=4),
     Deployment("deepseek-v3", "h200-sxm", n_gpus=16, weights="fp8", kv="fp8"),
@@ -196,3 +200,13 @@ def test_whole_numbers_and_flags():
     for bad in ("yes", 1, None, np.array([True])):
         with pytest.raises(ValueError, match="causal"):
             flag("causal", bad)
+
+
+def test_plain_numbers_need_the_standard_library_alone():
+    code = ("import sys; before = set(sys.modules); import econ\n"
+            "names = [getattr(econ, name) for name in econ.__all__]\n"
+            "d = econ.Deployment('gpt-oss-20b', 'h100-sxm'); d.request(2, 100, 5); d.memory(2, 100)\n"
+            "loaded = {module.split('.')[0] for module in set(sys.modules) - before} - {'econ'}\n"
+            "print(len(names), sorted(loaded - set(sys.stdlib_module_names)))")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True)
+    assert done.stdout.split(maxsplit=1)[1].strip() == "[]" and int(done.stdout.split()[0]) > 20
