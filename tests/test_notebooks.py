@@ -1,5 +1,6 @@
 """Notebooks on disk have one format, which tools/notebooks.py writes; its checks are tested here too."""
 
+import subprocess
 from dataclasses import replace
 
 import nbformat
@@ -206,12 +207,18 @@ def published(**changes):
 
 def test_the_first_cell_installs_the_edition_in_colab(tmp_path, monkeypatch):
     commands = []
+
+    def run(command):
+        commands.append(command[1:])
+        return subprocess.CompletedProcess(command, returncode=0)
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("subprocess.run", lambda command, check: commands.append(command))
+    monkeypatch.setattr("subprocess.run", run)
     exec(settings.bootstrap_source(published(edition="v9")), {})
-    assert commands[0][1:] == ["-m", "pip", "install", "-q", "--no-deps",
-                               "https://github.com/someone/book/archive/refs/tags/v9.tar.gz"]
+    exec(settings.bootstrap_source(published(edition="", branch="draft")), {})
+    pip = ["-m", "pip", "install", "-q", "--no-deps"]
+    assert commands == [[*pip, f"git+https://github.com/someone/book@{ref}"] for ref in ("v9", "draft")]
 
 
 def test_launch_buttons_need_a_repository():
@@ -219,6 +226,7 @@ def test_launch_buttons_need_a_repository():
     with_repository = settings.render_config(text, published())
     assert 'colab_url: "https://colab.research.google.com"' in with_repository
     assert 'url: "https://github.com/someone/book"' in with_repository
+    assert f'branch: "{published().edition}"' in with_repository
     without = settings.render_config(with_repository, published(repository="OWNER/book"))
     assert 'colab_url: ""' in without and "use_repository_button: false" in without
 

@@ -28,8 +28,9 @@ if home:
 elif importlib.util.find_spec("econ") is None:
     if REPOSITORY.startswith("OWNER/"):
         raise SystemExit("book.toml still says OWNER: set `repository` to this book's GitHub owner/name.")
-    source = f"https://github.com/{{REPOSITORY}}/archive/refs/tags/{{EDITION}}.tar.gz"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", source], check=True)
+    source = f"git+https://github.com/{{REPOSITORY}}@{{EDITION}}"
+    if subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", source]).returncode:
+        raise SystemExit(f"{{source}} was not installed: does that tag exist, and is the network on?")
 '''
 
 
@@ -50,6 +51,11 @@ class Settings:
         """True once `repository` names a real repository."""
         return not self.repository.startswith(PLACEHOLDER + "/")
 
+    @property
+    def ref(self) -> str:
+        """What Colab opens and its first cell installs: one tag for both, or the branch before there is one."""
+        return self.edition or self.branch
+
 
 def load(path: Path = ROOT / "book.toml") -> Settings:
     """Read book.toml; a missing or unknown key is a ValueError that names it."""
@@ -65,7 +71,7 @@ def load(path: Path = ROOT / "book.toml") -> Settings:
 def bootstrap_source(settings: Settings | None = None) -> str:
     """The source of every chapter's first code cell."""
     settings = settings or load()
-    return BOOTSTRAP.format(repository=settings.repository, edition=settings.edition).rstrip("\n")
+    return BOOTSTRAP.format(repository=settings.repository, edition=settings.ref).rstrip("\n")
 
 
 def config_values(settings: Settings) -> dict[str, str]:
@@ -73,7 +79,7 @@ def config_values(settings: Settings) -> dict[str, str]:
     on = "true" if settings.published else "false"
     return {"title": f'"{settings.title}"', "author": f'"{settings.author}"',
             "url": f'"https://github.com/{settings.repository}"' if settings.published else '""',
-            "branch": f'"{settings.branch}"',
+            "branch": f'"{settings.ref}"',
             "colab_url": '"https://colab.research.google.com"' if settings.published else '""',
             "use_repository_button": on, "use_issues_button": on, "ogp_site_url": f'"{settings.site_url}"'}
 
