@@ -1,20 +1,27 @@
-"""A deployment: one model on some GPUs. How long a prefill, a decode step and a whole request take."""
+"""One model on some GPUs: how long a prefill, a decode step and a whole request take.
 
-from dataclasses import dataclass
+`Timed` is what `econ.Deployment` is made of; `econ.serving` and `econ.cost` add their questions to it.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
-from .arrays import is_array, number, where, whole
+from .arrays import is_array, maximum, minimum, number, where, whole
 from .config import load_model
 from .errors import DoesNotFit
-from .hardware import load_accelerator
+from .hardware import Link, load_accelerator
 from .memory import Memory, memory
 from .model import Model
+from .parallel import collectives, stages
 from .precision import CACHE_BYTES, canonical
+from .profiles import load_profile
 from .roofline import Step, step
 from .units import GIB, shown
 from .work import Split, Work, forward
 
-PROFILES = ("ideal",)
+INTERNODE_BYTES_PER_S = 50e9  # each way: one 400 Gb/s adapter a GPU, as in the deployments that insights2025 describes
 LONGEST_OUTPUT = 10**6  # tokens; each is a step of its own
 
 
@@ -33,15 +40,18 @@ class Request:
 
 
 @dataclass(frozen=True, eq=False)
-class Deployment:
-    """`model` on `n_gpus` accelerators: tp * dp of them, each replica split tp ways. Names or objects.
+class Timed:
+    """`model` on `n_gpus` = tp * pp * dp accelerators: dp replicas of pp stages, each layer split tp ways.
 
-    profile="ideal" is the floor: causal scores, logits of the last position, every byte once, full peak and full
-    bandwidth, no communication. Nothing real is faster. `weights` and `kv` are dtypes, None as published;
-    `gpu_mem_frac` is the share of a GPU's visible memory that weights, cache and state may take.
-    Raises ValueError for degrees that do not multiply to n_gpus or do not divide the query heads.
+    Names or objects. `ep` spreads a layer's experts over that many of the tp * dp GPUs. `weights` and `kv` are
+    dtypes, None as published. profile="ideal" is the floor: causal scores, logits of the last position, every byte
+    once, full peak and full bandwidth, no communication; nothing real is faster. Other profiles add what was
+    measured. `link` (bytes per second each way, or a Link) overrides the datasheet's; a group larger than
+    `gpus_per_node` uses 50e9 B/s. `gpu_mem_frac` is the share of a GPU's visible memory that weights, cache and
+    state may take; `max_running` the engine's own limit on sequences a replica.
+    Raises ValueError for degrees that do not multiply to n_gpus, or that do not divide heads or experts.
 
-    >>> d = Deployment("llama-3.3-70b", "h100-sxm", n_gpus=4)
+    >>> d = Timed("llama-3.3-70b", "h100-sxm", n_gpus=4)
     >>> round(d.prefill(prompt=2048).time_s, 6), round(d.decode(context=2048).time_s, 6)
     (0.072264, 0.010424)
     """
@@ -50,35 +60,63 @@ class Deployment:
     accelerator: Any  # an Accelerator after construction
     n_gpus: int = 1
     tp: Any = None  # a whole number after construction
+    pp: int = 1
     dp: int = 1
+    ep: int = 1
     weights: str | None = None
     kv: str | None = None
-    profile: str = "ideal"
+    profile: Any = "ideal"  # a Profile after construction
+    link: Any = None
     gpu_mem_frac: float = 0.9
+    max_running: int | None = None
+    gpus_per_node: int = 8
 
     def __post_init__(self):
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731 - frozen dataclass
         put("model", load_model(self.model))
         put("accelerator", load_accelerator(self.accelerator))
-        put("n_gpus", whole("n_gpus", self.n_gpus))
-        put("dp", whole("dp", self.dp))
-        put("tp", self.n_gpus // self.dp if self.tp is None else whole("tp", self.tp))
-        if self.tp * self.dp != self.n_gpus:
-            raise ValueError(f"tp={self.tp} * dp={self.dp} is not n_gpus={self.n_gpus}; give degrees that do")
+        for name in ("n_gpus", "pp", "dp", "ep", "gpus_per_node"):
+            put(name, whole(name, getattr(self, name)))
+        put("tp", max(self.n_gpus // (self.pp * self.dp), 1) if self.tp is None else whole("tp", self.tp))
+        if self.tp * self.pp * self.dp != self.n_gpus:
+            raise ValueError(f"tp={self.tp} * pp={self.pp} * dp={self.dp} is not n_gpus={self.n_gpus}; give degrees that do")
         _check_heads(self.model, self.tp)
+        _check_experts(self.model, self.tp, self.dp, self.ep)
         self.model.recipe(self.weights)
         if self.kv is not None:
             put("kv", canonical(self.kv, CACHE_BYTES, "kv"))
-        if self.profile not in PROFILES:
-            raise ValueError(f"unknown profile {shown(self.profile)}; use one of {', '.join(PROFILES)}")
+        put("profile", load_profile(self.profile))
+        if self.max_running is not None:
+            put("max_running", whole("max_running", self.max_running))
         if is_array(self.gpu_mem_frac):
             raise ValueError("gpu_mem_frac is an array; a deployment has one, so give a single number")
         put("gpu_mem_frac", number("gpu_mem_frac", self.gpu_mem_frac, minimum=0, maximum=1))
+        if self.link is not None and not isinstance(self.link, Link):
+            put("link", Link(name="given", bytes_per_s_each_way=number("link", self.link, minimum=1)))
+        stages(self.model, self.pp)
 
     @property
     def split(self) -> Split:
         """The part of every layer that one GPU holds."""
-        return Split(tp=self.tp, experts=self.tp)
+        return Split(tp=self.tp, experts=self.ep)
+
+    @cached_property
+    def stages(self) -> tuple[Model, ...]:
+        """The pipeline stages of one replica; the model itself without a pipeline."""
+        return stages(self.model, self.pp)
+
+    def link_bytes_per_s(self, n: int) -> float:
+        """Bytes per second each way between the members of a group of `n` GPUs.
+
+        Raises ValueError where the accelerator's link is not known and none was given.
+        """
+        if self.link is not None:
+            return self.link.bytes_per_s_each_way
+        if n > self.gpus_per_node:
+            return INTERNODE_BYTES_PER_S
+        if self.accelerator.link is None:
+            raise ValueError(f"{self.accelerator.name} has no known link; give link= in bytes per second each way")
+        return self.accelerator.link.bytes_per_s_each_way
 
     def prefill(self, batch=1, prompt=1) -> Step:
         """The time to read `batch` prompts of `prompt` tokens and to give the first token of each.
@@ -122,22 +160,51 @@ class Deployment:
 
     def _memory(self, batch, context, split: Split) -> Memory:
         usable_bytes = self.gpu_mem_frac * self.accelerator.memory_bytes
-        return memory(self.model, usable_bytes, batch, context, self.weights, self.kv, split)
+        each = [memory(part, usable_bytes, batch, context, self.weights, self.kv, split) for part in self.stages]
+        return each[0] if len(each) == 1 else _fullest(each)
 
     def _step(self, batch, new_tokens, context) -> Step:
         feasible = self._checked(batch, context + new_tokens)
-        work = self._work(batch, new_tokens, context)
-        compute_s, memory_s = self._compute_s(work), work.bytes / self.accelerator.hbm_bytes_per_s
+        work = self._works(batch, new_tokens, context)
+        timed = self._terms(work, batch, new_tokens, context)
         if is_array(feasible):
-            compute_s, memory_s = where(feasible, compute_s, float("nan")), where(feasible, memory_s, float("nan"))
-        return step(work, compute_s, memory_s, feasible=feasible)
-
-    def _work(self, batch, new_tokens, context) -> Work:
-        return forward(self.model, batch, new_tokens, context, weights=self.weights, kv=self.kv, split=self.split)
+            timed = {name: where(feasible, value, float("nan")) for name, value in timed.items()}
+        return step(max(work, key=lambda w: _lowest(w.bytes)), feasible=feasible, **timed)
 
     def _time(self, batch, new_tokens, context):
-        work = self._work(batch, new_tokens, context)
-        return step(work, self._compute_s(work), work.bytes / self.accelerator.hbm_bytes_per_s).time_s
+        t = self._terms(self._works(batch, new_tokens, context), batch, new_tokens, context)
+        return maximum(t["compute_s"], t["memory_s"]) + t["comm_s"] + t["overhead_s"]
+
+    def _terms(self, work: list[Work], batch, new_tokens, context) -> dict:
+        """The terms of one pass, all stages one after the other."""
+        bus, profile = self.accelerator.hbm_bytes_per_s, self.profile
+        peak_s, bus_s = sum(self._compute_s(w) for w in work), sum(w.bytes for w in work) / bus
+        terms = {"compute_s": peak_s, "memory_s": bus_s, "comm_s": 0.0, "overhead_s": 0.0}
+        if profile.name != "ideal":
+            kv = sum(w.kv_read_bytes + w.kv_write_bytes for w in work) / bus
+            terms = {"compute_s": peak_s / profile.flop_frac,
+                     "memory_s": (bus_s - kv) / profile.weight_frac + kv / profile.kv_frac,
+                     "comm_s": self._comm_s(batch, new_tokens), "overhead_s": self._overhead_s(batch, new_tokens, context)}
+        return {**terms, "peak_s": peak_s / self.pp, "bus_s": bus_s / self.pp}
+
+    def _comm_s(self, batch, new_tokens):
+        profile, total = self.profile, 0.0
+        for c in collectives(self.model, batch, new_tokens, self.tp, self.pp, self.ep):
+            wire_s = c.wire_bytes / (self.link_bytes_per_s(c.n) * profile.link_frac) if profile.link_frac else 0.0
+            total = total + c.count * (wire_s + profile.collective_s * math.log2(c.n))
+        return total
+
+    def _overhead_s(self, batch, new_tokens, context):
+        profile = self.profile
+        experts = sum(n * max((t.used for t in layer.tensors if t.role == "expert"), default=0)
+                      for layer, n in self.model.layer_kinds)
+        late = where((context > profile.long_context_tokens) & (new_tokens == 1), profile.long_context_s, 0.0)
+        return profile.step_s + profile.expert_s * experts + profile.sequence_s * batch * self.pp + late
+
+    def _works(self, batch, new_tokens, context) -> list[Work]:
+        """The work of one GPU of each stage."""
+        return [forward(part, batch, new_tokens, context, weights=self.weights, kv=self.kv, split=self.split)
+                for part in self.stages]
 
     def _compute_s(self, work: Work):
         peaks = self.accelerator.peaks
@@ -175,6 +242,31 @@ class Deployment:
         return "use GPUs with more memory or smaller weights"
 
 
+def _lowest(value) -> float:
+    return float(value.min()) if is_array(value) else value
+
+
+def _fullest(each: list[Memory]) -> Memory:
+    """The stage with the least free memory, with the batch and context that every stage can hold."""
+    tightest = min(each, key=lambda b: _lowest(b.free_bytes))
+    return replace(tightest, fits=_every(b.fits for b in each), max_batch=_least(b.max_batch for b in each),
+                   max_context=_least(b.max_context for b in each))
+
+
+def _every(flags):
+    result: Any = True
+    for one in flags:
+        result = result & one
+    return result
+
+
+def _least(values):
+    result: Any = float("inf")
+    for one in values:
+        result = minimum(result, one)
+    return result
+
+
 def _whole_tokens(output):
     output = number("output", output, minimum=1, maximum=LONGEST_OUTPUT)
     if not (output % 1 == 0).all() if is_array(output) else output % 1:
@@ -186,3 +278,16 @@ def _check_heads(model: Model, tp: int) -> None:
     for attention, _ in model.attention_kinds:
         if attention.heads % tp:
             raise ValueError(f"tp={tp} does not divide the {attention.heads} heads of {model.name}; use a divisor")
+
+
+def _check_experts(model: Model, tp: int, dp: int, ep: int) -> None:
+    if ep == 1:
+        return
+    counts = {t.copies for layer, _ in model.layer_kinds for t in layer.tensors if t.role == "expert"}
+    if not counts:
+        raise ValueError(f"ep={ep}, but {model.name} has no experts; use ep=1")
+    if any(n % ep for n in counts):
+        raise ValueError(f"ep={ep} does not divide the {max(counts)} experts of {model.name}; use a divisor")
+    if (tp * dp) % ep or (tp % ep and ep % tp):
+        raise ValueError(f"ep={ep} does not fit tp={tp} * dp={dp} GPUs; use a divisor or a multiple of tp that divides "
+                         f"{tp * dp}")

@@ -6,7 +6,7 @@ ipywidgets is imported when an explorer is made. Readers of the static page have
 from html import escape
 
 from .errors import DoesNotFit
-from .latency import Deployment
+from .cost import Deployment
 from .units import fmt
 
 BATCHES = tuple(2**i for i in range(10))

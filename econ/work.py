@@ -23,12 +23,19 @@ ARTICLE_FLOPS_PER_SCORE = 5  # softmax: maximum, subtract, exponential, sum, div
 class Split:
     """Which part of every layer one GPU holds: `tp` tensor-parallel slices, experts over `experts` GPUs.
 
+    Beyond tp the experts are spread over several replicas, and each then sees the tokens of all of them.
+
     >>> Split(tp=4).share(Tensor(name="q_proj", shape=(8, 8)), None)
     0.25
     """
 
     tp: int = 1
     experts: int = 1
+
+    @property
+    def replicas(self):
+        """Replicas that share one set of experts; each brings its own tokens to them."""
+        return max(self.experts // self.tp, 1)
 
     def share(self, tensor: Tensor, attention: Attention | None):
         """Fraction of a tensor that one GPU holds and multiplies; the number 1 when nothing is cut."""
@@ -199,10 +206,11 @@ class WeightSum:
     flops_per_token: Any
     bytes: Any  # of one copy
     activation_elements: Any
+    replicas: int = 1  # that bring tokens to these experts
 
     def operator(self, tokens) -> Operator:
-        """The work of these tensors on `tokens` positions."""
-        size = self.bytes if self.copies == 1 else touched(self.copies, self.used, tokens) * self.bytes
+        """The work of these tensors on `tokens` positions of this replica."""
+        size = self.bytes if self.copies == 1 else touched(self.copies, self.used, tokens * self.replicas) * self.bytes
         return Operator(name=self.name, flops=self.flops_per_token * tokens, weight_bytes=size)
 
 
@@ -221,11 +229,11 @@ def weight_sums(model: Model, recipe: str, split: Split = WHOLE) -> tuple[Weight
             small = t.role in ("norm", "bias", "other") and t.copies == 1
             name, role = ("norms, biases", "norm") if small else (t.name, t.role)
             entry = merged.setdefault((name, role, stored.rate, t.copies, t.used), [0, 0, 0])
-            entry[0] += t.flops_per_token * share
+            entry[0] += t.flops_per_token * (_fraction(1, split.tp) if t.shard == "ep" else share)
             entry[1] += stored.bytes(t.shape) * share
             entry[2] += sum(t.shape) * t.used * share if t.flops_per_token else 0
     rows = [WeightSum(name=k[0], role=k[1], rate=k[2], copies=k[3], used=k[4], flops_per_token=v[0], bytes=v[1],
-                      activation_elements=v[2]) for k, v in merged.items()]
+                      activation_elements=v[2], replicas=split.replicas) for k, v in merged.items()]
     return tuple(sorted(rows, key=lambda row: row.role == "head"))
 
 

@@ -15,7 +15,8 @@ ECON = ROOT / "econ"
 # A module imports only from modules before it. A new module gets its place here.
 ORDER = [
     "units", "errors", "arrays", "names", "keys", "precision", "hardware", "families", "model", "layers", "quantized",
-    "config", "work", "roofline", "memory", "latency", "check", "axis", "svg", "live", "plots", "kernels",
+    "config", "work", "roofline", "memory", "parallel", "profiles", "latency", "serving", "techniques", "cost", "choose",
+    "widgets", "check", "axis", "svg", "live", "plots", "kernels",
 ]
 MODULES = sorted(path for path in ECON.rglob("*.py") if path != ECON / "__init__.py")
 

@@ -1,0 +1,110 @@
+"""Which GPUs for a model: every accelerator and count, at the highest load that meets the limits, cheapest first."""
+
+import csv
+import statistics
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .config import load_model
+from .cost import Deployment
+from .errors import DoesNotFit
+from .hardware import accelerators, load_accelerator
+from .names import DATA
+
+COUNTS = (1, 2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one accelerator rents for: the median of the dated rows in data/prices, with their newest date."""
+
+    usd_per_gpu_hour: float
+    newest: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One accelerator and count, at its highest load within the limits. Prices are None where there is no row."""
+
+    accelerator: str
+    n_gpus: int
+    tp: int
+    ttft_s: float
+    tpot_s: float
+    output_tokens_per_s: float
+    running_batch: float
+    limited_by: str
+    usd_per_hour: float | None
+    usd_per_mtok_blended: float | None
+
+
+@lru_cache(maxsize=1)
+def prices() -> dict[str, Price]:
+    """Rental prices by accelerator: medians of the rows in data/prices/gpu_rental.csv, midpoints of ranges left out.
+
+    >>> prices()["h100-sxm"].rows > 5
+    True
+    """
+    found: dict[str, list[tuple[str, float]]] = {}
+    with open(DATA / "prices" / "gpu_rental.csv", encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if "midpoint" not in row["notes"]:
+                found.setdefault(row["accelerator"], []).append((row["date"], float(row["usd_per_gpu_hour"])))
+    return {name: Price(usd_per_gpu_hour=statistics.median(p for _, p in rows), newest=max(d for d, _ in rows),
+                        rows=len(rows)) for name, rows in found.items()}
+
+
+def _medians() -> dict[str, float]:
+    return {name: price.usd_per_gpu_hour for name, price in prices().items()}
+
+
+def compare(model, prompt=1, output=1, slo_ttft_s=float("inf"), slo_tpot_s=float("inf"), prices=None, **deployment):
+    """Every accelerator in counts of 1, 2, 4 and 8 on which the model fits, cheapest per token first, unpriced last.
+
+    Each at the highest load without a queue at which both limits hold, with the TP degree that serves most.
+    `prices` maps accelerator names to USD per GPU-hour; by default the medians of `prices()`. Further arguments
+    (weights, kv, profile, gpu_mem_frac) are those of a deployment. Raises ValueError for a bad size or price.
+
+    >>> compare("llama-3.1-8b", prompt=2048, output=300, slo_tpot_s=0.05, prices={"h100-sxm": 2.5})[0].accelerator
+    'h100-sxm'
+    """
+    model = load_model(model)
+    by_name = _medians() if prices is None else prices
+    rows = []
+    for name in accelerators():
+        best: dict[int, Choice] = {}
+        for tp in COUNTS:
+            served = _served(model, name, tp, prompt, output, slo_ttft_s, slo_tpot_s, deployment)
+            for n in (n for n in COUNTS if served and n % tp == 0):
+                row = _row(name, n, tp, served, by_name.get(name), prompt, output)
+                if n not in best or row.output_tokens_per_s > best[n].output_tokens_per_s:
+                    best[n] = row
+        rows += best.values()
+    return sorted(rows, key=lambda r: (r.usd_per_mtok_blended is None, r.usd_per_mtok_blended or -r.output_tokens_per_s,
+                                       r.n_gpus))
+
+
+def _served(model, name: str, tp: int, prompt, output, slo_ttft_s, slo_tpot_s, options: dict):
+    """The best load of one replica within the limits, or None."""
+    accelerator = load_accelerator(name)
+    known_bytes = accelerator.visible_bytes or accelerator.printed_bytes
+    if known_bytes is None or not {"bf16", "fp16"} & set(accelerator.peaks):
+        return None
+    try:
+        return Deployment(model, accelerator, n_gpus=tp, **options).largest_load(prompt, output, slo_ttft_s, slo_tpot_s)
+    except DoesNotFit:
+        return None
+    except ValueError as error:
+        if "does not divide" in str(error):
+            return None
+        raise
+
+
+def _row(name: str, n: int, tp: int, served, price, prompt, output) -> Choice:
+    dp = n // tp
+    tokens_per_s = dp * served.requests_per_s * (prompt + output)
+    return Choice(accelerator=name, n_gpus=n, tp=tp, ttft_s=served.ttft_s, tpot_s=served.tpot_s,
+                  output_tokens_per_s=dp * served.output_tokens_per_s, running_batch=dp * served.running_batch,
+                  limited_by=served.limited_by, usd_per_hour=None if price is None else price * n,
+                  usd_per_mtok_blended=None if price is None else price * n / 3600 / tokens_per_s * 1e6)
