@@ -65,6 +65,17 @@ def _unwrapped(value):
     return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
+def scalar(name: str, value, minimum: float = -LARGEST, maximum: float = LARGEST):
+    """The same for a single number: an array is refused.
+
+    >>> scalar("prompt", 2048, minimum=1)
+    2048
+    """
+    if is_array(value):
+        raise ValueError(f"{name} is an array; give a single number here")
+    return number(name, value, minimum, maximum)
+
+
 def whole(name: str, value, minimum: int = 1) -> int:
     """A checked whole number, such as a count of GPUs; NumPy integers become Python's.
 

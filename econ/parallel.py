@@ -44,14 +44,15 @@ def collectives(model: Model, batch, new_tokens, tp: int = 1, pp: int = 1, ep: i
     [('all-reduce', 160, 16384)]
     """
     size = batch * new_tokens * model.hidden * ACTIVATION_BYTES
-    reduces, routed = 0, {}
+    reduces, routed = 0, dict[int, int]()
     for layer, n in model.layer_kinds:
         experts = next((t for t in layer.tensors if t.role == "expert"), None)
         mixers = (layer.attention is not None) or (layer.recurrent is not None)
         has_mlp = experts is not None or any("down" in t.name or t.name.startswith("mlp") for t in layer.tensors)
-        spread = experts is not None and ep > tp
-        reduces += n * (mixers + (has_mlp and not spread))
-        if spread:
+        if experts is None or ep <= tp:
+            reduces += n * (mixers + has_mlp)
+        else:
+            reduces += n * mixers
             routed[experts.used] = routed.get(experts.used, 0) + 2 * n
     found = [Collective(kind="all-reduce", count=reduces, size_bytes=size, n=tp)] if tp > 1 else []
     found += [Collective(kind="all-to-all", count=count, size_bytes=used * size, n=ep) for used, count in routed.items()]

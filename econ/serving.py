@@ -6,7 +6,7 @@ One cycle serves R requests of a replica: R prefills, then output - 1 decode ste
 from dataclasses import dataclass
 from typing import Any
 
-from .arrays import is_array, maximum, minimum, number, where
+from .arrays import is_array, maximum, minimum, number, scalar, where
 from .errors import DoesNotFit
 from .latency import Timed
 
@@ -111,10 +111,10 @@ class Served(Timed):
         >>> round(d.at_rate(2.0, prompt=2048, output=300).running_batch, 1)
         7.5
         """
-        rate = number("requests_per_s", requests_per_s, minimum=0)
+        rate = scalar("requests_per_s", requests_per_s, minimum=0)
         if not rate > 0:
             raise ValueError(f"requests_per_s={rate}; give a rate above 0")
-        most = self.dp * minimum(self._sequences(prompt + output), self.max_running or float("inf"))
+        most = self._most(prompt, output)
         top = self.serve(most, prompt, output).requests_per_s
         if rate >= top:
             raise ValueError(f"{rate:g} requests per second saturate the deployment; it serves at most {top:.4g}")
@@ -125,16 +125,19 @@ class Served(Timed):
             low, high = (low, middle) if enough else (middle, high)
         return self.serve(high, prompt, output)
 
-    def frontier(self, prompt=1, output=1) -> list[tuple[float, float, float]]:
+    def _most(self, prompt, output) -> int:
+        """Requests in the system that run without a queue."""
+        prompt, output = scalar("prompt", prompt, minimum=1), scalar("output", output, minimum=1)
+        return self.dp * int(minimum(self._sequences(prompt + output), self.max_running or float("inf")))
+
+    def frontier(self, prompt=1, output=1) -> list[tuple[int, float, float]]:
         """Concurrency, tokens per second of one user, and tokens per second of one GPU, from alone to full.
 
         Concurrencies that would queue are left out: they add waiting and nothing else.
         """
         points = []
-        for concurrency in CONCURRENCIES:
+        for concurrency in (c for c in CONCURRENCIES if c <= self._most(prompt, output)):
             v = self.serve(concurrency, prompt, output)
-            if v.limited_by != "concurrency":
-                break
             points.append((concurrency, 1 / v.tpot_s, v.output_tokens_per_s / self.n_gpus))
         return points
 
@@ -144,8 +147,10 @@ class Served(Timed):
         `slo_ttft_s` limits the time to the first token with the whole batch ahead of it in the worst case:
         a prompt that waits for one other. Searched to one client, since both times grow with the load.
         """
-        most = int(self.dp * minimum(self._sequences(prompt + output), self.max_running or float("inf")))
-        best, low, high = None, 1, most
+        for name, limit in (("slo_ttft_s", slo_ttft_s), ("slo_tpot_s", slo_tpot_s)):
+            if limit != float("inf"):
+                scalar(name, limit, minimum=0)
+        best, low, high = None, 1, self._most(prompt, output)
         while low <= high:
             middle = (low + high) // 2
             v = self.serve(middle, prompt, output)

@@ -5,8 +5,8 @@ ipywidgets is imported when an explorer is made. Readers of the static page have
 
 from html import escape
 
-from .errors import DoesNotFit
 from .cost import Deployment
+from .errors import DoesNotFit
 from .units import fmt
 
 BATCHES = tuple(2**i for i in range(10))

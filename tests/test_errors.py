@@ -48,6 +48,13 @@ NUMERIC = {
     "attainable peak": lambda v: econ.attainable_flop_per_s(1, v, 1e12),
     "attainable bandwidth": lambda v: econ.attainable_flop_per_s(1, 1e12, v),
     "gpu_mem_frac": lambda v: econ.Deployment(M, G, gpu_mem_frac=v),
+    "serve concurrency": lambda v: D.serve(v, 100, 10), "serve prompt": lambda v: D.serve(4, v, 10),
+    "serve output": lambda v: D.serve(4, 100, v), "serve cached_frac": lambda v: D.serve(4, 100, 10, cached_frac=v),
+    "serve chunk_tokens": lambda v: D.serve(4, 100, 10, chunk_tokens=v),
+    "cost usd_per_gpu_hour": lambda v: D.cost(v, 4, 100, 10), "cost concurrency": lambda v: D.cost(2.5, v, 100, 10),
+    "cost utilisation_frac": lambda v: D.cost(2.5, 4, 100, 10, utilisation_frac=v),
+    "at_rate requests_per_s": lambda v: D.at_rate(v, 100, 10), "compare prompt": lambda v: econ.compare(M, prompt=v),
+    "compare output": lambda v: econ.compare(M, output=v),
 }
 DTYPES = {
     "weight_bytes": lambda v: M.weight_bytes(v), "streamed_weight_bytes": lambda v: M.streamed_weight_bytes(v),
@@ -59,16 +66,20 @@ DTYPES = {
 }
 COUNTS = {
     "n_gpus": lambda v: econ.Deployment(M, G, n_gpus=v), "tp": lambda v: econ.Deployment(M, G, n_gpus=2, tp=v),
-    "dp": lambda v: econ.Deployment(M, G, n_gpus=2, dp=v), "time_on n": lambda v: econ.time_on(WORK, G, n=v),
+    "dp": lambda v: econ.Deployment(M, G, n_gpus=2, dp=v), "pp": lambda v: econ.Deployment(M, G, n_gpus=2, pp=v),
+    "ep": lambda v: econ.Deployment("mixtral-8x7b-v0.1", G, n_gpus=2, ep=v),
+    "max_running": lambda v: econ.Deployment(M, G, max_running=v),
+    "gpus_per_node": lambda v: econ.Deployment(M, G, gpus_per_node=v), "time_on n": lambda v: econ.time_on(WORK, G, n=v),
 }
 NAMES = {
     "load_model": econ.load_model, "load_accelerator": econ.load_accelerator,
+    "profile": lambda v: econ.Deployment(M, G, profile=v),
     "deployment model": lambda v: econ.Deployment(v, G), "deployment gpu": lambda v: econ.Deployment(M, v),
 }
 CASES = [(where, call, value) for calls, values in ((NUMERIC, NOT_NUMBERS + OUT_OF_RANGE), (DTYPES, NOT_DTYPES),
                                                     (NAMES, NOT_NAMES), (COUNTS, NOT_COUNTS))
          for where, call in calls.items() for value in values
-         if not (where == "tp" and value is None)]  # None fills up the degree
+         if not (where in ("tp", "max_running", "serve chunk_tokens") and value is None)]  # None is the default there
 
 
 @pytest.mark.parametrize("where, call, value", CASES, ids=lambda part: repr(part)[:40])
@@ -113,11 +124,11 @@ def test_numpy_scalars_are_as_good_as_numbers():
 
 def test_every_public_function_and_parameter_is_in_the_matrix():
     """A new argument has to be tried with bad values too."""
-    options = {"causal", "logits", "count", "split", "profile", "flat_bytes", "digits", "unit",
+    options = {"causal", "logits", "count", "split", "link", "flat_bytes", "digits", "unit", "allocation",
                "value"}  # tested elsewhere
     tried = " ".join([*NUMERIC, *DTYPES, *COUNTS, *NAMES, "model accelerator dtype work tp kv weights source name"])
     for call in (econ.forward, econ.time_on, econ.Deployment, econ.Deployment.prefill, econ.Deployment.decode,
-                 econ.Deployment.request, econ.Deployment.memory, M.weight_bytes, M.streamed_weight_bytes,
+                 econ.Deployment.request, econ.Deployment.memory, econ.Deployment.serve, econ.Deployment.cost, econ.Deployment.at_rate, M.weight_bytes, M.streamed_weight_bytes,
                  M.kv_bytes_per_token, M.kv_growth_bytes_per_token, M.kv_cache_bytes, M.state_bytes, econ.load_model,
                  econ.load_accelerator, G.flop_per_s, G.ridge, econ.fmt):
         names = set(inspect.signature(call).parameters) - {"self"} - options
