@@ -16,7 +16,7 @@ ECON = ROOT / "econ"
 ORDER = [
     "units", "errors", "arrays", "names", "keys", "precision", "hardware", "families", "model", "layers", "quantized",
     "config", "work", "roofline", "memory", "parallel", "profiles", "latency", "serving", "techniques", "cost", "choose",
-    "widgets", "check", "axis", "svg", "live", "plots", "kernels",
+    "widgets", "check", "axis", "svg", "live", "plots", "kernels", "cli",
 ]
 MODULES = sorted(path for path in ECON.rglob("*.py") if path != ECON / "__init__.py")
 
