@@ -9,7 +9,7 @@
 4. The fastest number format differs between machines, and a CPU may be 100 times slower in fp16
    than in bf16: `matmul_dtype()` tries them.
 
-It also teaches torch's FLOP counter the attention kernel of a CPU, which it counts as zero.
+It also teaches torch's FLOP counter the fused attention of a CPU, which it counts as zero.
 """
 
 import ctypes
@@ -47,11 +47,16 @@ def keep_freed_pages() -> bool:
     return bool(libc.mallopt(m_mmap_max, 0) and libc.mallopt(m_trim_threshold, 2**31 - 1))
 
 
-def register_cpu_attention() -> None:
-    """Add the CPU's fused attention to torch's FLOP counter: 2 FLOP per multiply-add, full S x S."""
-    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    if attention not in flop_counter.flop_registry:
-        flop_counter.register_flop_formula(attention)(_attention_flops)
+def register_attention() -> None:
+    """Make torch's FLOP counter count every fused attention alike: 2 FLOP per multiply-add, full S x S.
+
+    It knows nothing of the CPU's, and before torch 2.13 it may refuse grouped heads in a GPU's.
+    """
+    names = ("flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention")
+    for name in names:
+        kernel = getattr(torch.ops.aten, f"_scaled_dot_product_{name}")
+        flop_counter.flop_registry.pop(kernel, None)
+        flop_counter.register_flop_formula(kernel)(_attention_flops)
 
 
 def _attention_flops(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
@@ -161,4 +166,4 @@ def model_dtype(device: Device = None) -> str:
 
 
 PAGES_KEPT = keep_freed_pages()
-register_cpu_attention()
+register_attention()
