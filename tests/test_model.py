@@ -134,11 +134,16 @@ def test_a_window_layer_holds_at_most_its_window(name, window, sliding, full):
     assert m.kv_growth_bytes_per_token() == each * full
 
 
-def test_a_window_that_is_switched_off_does_not_count():
-    """The Qwen 2 and 3 configs give a sliding_window and say use_sliding_window: false."""
-    raw = json.loads((CONFIGS / "Qwen__Qwen2.5-7B.json").read_text(encoding="utf-8"))
-    assert raw["sliding_window"] and raw["use_sliding_window"] is False
-    assert load_model(raw).kv_growth_bytes_per_token() == load_model(raw).kv_bytes_per_token() == 57_344
+@pytest.mark.parametrize("hub_id, first_window_layer, each", [("Qwen__Qwen1.5-1.8B-Chat", 21, 4096 * 2),
+                                                              ("XiaomiMiMo__MiMo-7B-Base", 32, 2048 * 2)])
+def test_a_window_that_is_switched_off_does_not_count(hub_id, first_window_layer, each):
+    """These configs give a window and a first layer that has it, and say use_sliding_window: false."""
+    raw = json.loads((CONFIGS / f"{hub_id}.json").read_text(encoding="utf-8"))
+    assert raw["sliding_window"] and raw["max_window_layers"] == first_window_layer
+    m = load_model(raw)
+    assert m.kv_growth_bytes_per_token() == m.kv_bytes_per_token() == each * len(m.layers)
+    switched_on = load_model({**raw, "use_sliding_window": True})
+    assert switched_on.kv_growth_bytes_per_token() == each * first_window_layer < each * len(m.layers)
 
 
 # Bytes.
