@@ -1,6 +1,6 @@
 """The prose test: every number with a unit in the text of a chapter is bound to what the chapter computes.
 
-python tools/prose.py [FILES]     name every number that is not bound; default: chapters, README.md, intro.md
+python tools/prose.py [FILES]     name every number that is not bound; default: chapters and PAGES
 
 A number is bound by one of
 (a) the text output of a cell that is not tagged nbval-ignore-output and whose source lacks its digits, or a
@@ -28,7 +28,7 @@ from settings import ROOT
 from econ.check import parse
 from econ.units import unit_size
 
-PAGES = ("README.md", "intro.md")
+PAGES = ("README.md", "intro.md", "questions.md")
 COMPUTED = re.compile(r"<!-- computed: \w+ -->\n.*?<!-- end -->", re.S)  # written and checked by tools/tables.py
 Facts = Mapping[str, set[Quantity]]
 
