@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))   # the other tools import this module first and e
 
 BOOTSTRAP = '''\
 # Find this book's package: in a clone or on Binder by walking up; in Colab install the edition's tag.
+# Colab has been simulated and a GPU's tensors faked; no chapter has been run on a GPU yet.
 import importlib.util
 import subprocess
 import sys
