@@ -1,6 +1,7 @@
 """The ideal deployment: the floor to the printed digit, another tool's roofline, and laws no step may break."""
 
 import dataclasses
+import math
 
 import pytest
 from hypothesis import assume, given
@@ -52,6 +53,14 @@ def test_single_stream_speed_is_bandwidth_over_weights(gpu, tokens_per_s):
     """The article's bound, one token over all resident bytes; the floor streams 1.5 % less."""
     bytes_per_s = {"m3-ultra-80c": 819e9}.get(gpu) or load_accelerator(gpu).hbm_bytes_per_s
     assert bytes_per_s / 141_107_412_992 == pytest.approx(tokens_per_s, rel=2e-4)
+
+
+def test_the_article_on_four_gpus():
+    """94.96 tokens/s over resident bytes, 35.28 GB of them on each GPU; 42.17 against 10.58 ms on one against four."""
+    assert f"{4 * 3.35e12 / 141_107_412_992:.2f}" == "94.96"
+    assert f"{D70.memory(1, 2048).weight_bytes / 1e9:.2f}" == "35.28"
+    alone = Deployment("llama-3.3-70b", BIG).decode(1, 300).time_s
+    assert alone / D70.decode(1, 300).time_s == pytest.approx(4, rel=1e-3)  # norms are read on every GPU
 
 
 def test_context_hardly_matters_at_batch_one():
@@ -175,6 +184,19 @@ def test_a_request_lies_between_its_first_and_its_last_step(setting, batch, prom
     assert first * (1 - 1e-9) <= r.tpot_s <= last * (1 + 1e-9)
     assert r.total_s == pytest.approx(r.ttft_s + (output - 1) * r.tpot_s, rel=1e-9)
     assert d.request(batch, prompt, output + 1).total_s > r.total_s
+
+
+@given(settings_of_a_deployment, st.integers(1, 10**5), st.integers(1, 8000), st.integers(1, 10))
+def test_what_fits_gives_finite_numbers(setting, batch, tokens, output):
+    d = deploy(setting)
+    try:
+        results = [d.decode(batch, tokens), d.prefill(batch, tokens), d.request(batch, tokens, output)]
+    except ValueError:
+        assert not d.memory(batch, tokens + output).fits
+        results = []
+    for result in [*results, d.memory(batch, tokens)]:
+        numbers = [getattr(result, field.name) for field in dataclasses.fields(result)]
+        assert all(math.isfinite(value) for value in numbers if not isinstance(value, str))
 
 
 # Refusals.

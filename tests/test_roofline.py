@@ -43,6 +43,13 @@ def test_ridge(name, dtype, ridge):
     assert f"{load_accelerator(name).ridge(dtype):.{digits}f}" == ridge
 
 
+def test_prefill_takes_as_long_as_the_weights_at_302_tokens():
+    """The article's ratio of 7 is 2,048 tokens over the ridge: it is 1 at about 302."""
+    weights_s = M.weight_bytes("bf16") / 3.35e12
+    times = [time_on(forward(M, new_tokens=s, causal=False, count="article"), H100).compute_s for s in (301, 303)]
+    assert times[0] < weights_s < times[1]
+
+
 def test_prompts_shorter_than_the_ridge_are_memory_bound():
     """Weights read once serve 2 FLOP a parameter and token: below about 300 tokens bandwidth is the limit."""
     bound = [time_on(forward(M, new_tokens=s), H100).bound for s in (1, 100, 250, 350, 2048)]
@@ -56,9 +63,11 @@ def test_no_batch_makes_long_context_decode_compute_bound():
 
     assert bounds(1600) == {"memory"}
     assert bounds(512) == {"memory", "compute"}
-    kv, matmul = M.kv_bytes_per_token("bf16"), 2 * 80 * 855_638_016 + 2 * 8192 * 128_256
-    equal = matmul / 989e12 / (kv / 3.35e12 - 4 * 8192 * 80 / 989e12)  # compute of one sequence = its cache reads
-    assert 1470 < equal < 1490
+
+    def idle_s(context):  # a sequence's cache against its arithmetic
+        return context * 327_680 / 3.35e12 - forward(M, context=context, count="article").flops / 989e12
+
+    assert idle_s(1476) < 0 < idle_s(1478)  # the two meet at 1,477 tokens
 
 
 def test_intensity_against_the_ridge_decides():

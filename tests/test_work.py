@@ -92,6 +92,10 @@ def test_prefill_against_decode():
     prefill, decode = forward(L70, new_tokens=2048, causal=False, count="article"), forward(L70, context=2047,
                                                                                             count="article")
     assert f"{prefill.flops / decode.flops:.1f}" == "2018.2"
+    causal = forward(L70, new_tokens=2048, count="article")
+    assert f"{causal.flops / decode.flops:.1f}" == "1979.8"
+    assert f"{decode.flops / 1e12:.5f}" == "0.14443"
+    assert scores(2048, 0, causal=False) / scores(1, 2047) == 2048  # what the cache saves in each step
     assert f"{prefill.flops / 141_107_412_992:.0f}" == "2066"  # over the resident weights, as the article
     assert f"{decode.flops / (141_107_412_992 + 671_088_640):.3f}" == "1.019"
     assert round(forward(L70, new_tokens=2048).intensity, 2) == 2046.70
