@@ -7,7 +7,6 @@ family, or a key that changes the arithmetic and is not implemented, raises Conf
 
 import csv
 import json
-import math
 import os
 import re
 from functools import lru_cache
@@ -15,90 +14,33 @@ from pathlib import Path
 
 from .errors import ConfigError, UnknownName
 from .families import FAMILIES, SYNONYMS, Family
-from .layers import build_layer, norm_tensors
-from .model import Attention, Latent, Layer, Model, Tensor
+from .keys import Keys, class_defaults
+from .layers import build_layer, extra_tensors, norm_tensors
+from .model import Layer, Model, Tensor
 from .names import DATA, aliases, nearest
-from .quantized import published_format, skips
+from .quantized import cache_dtype, published_format, unquantised
+from .schedule import schedule
 from .units import shown
 
-ALIASES = {
-    "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model", "model_dim"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num"),
-    "head_dim": ("head_dim", "attention_head_dim", "kv_channels", "d_kv"),
-    "ffn": ("intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner"),
-    "vocab": ("vocab_size", "padded_vocab_size"),
-    "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
-    "top_k": ("num_experts_per_tok", "experts_per_token", "moe_topk", "top_k_experts"),
-    "context": ("max_position_embeddings", "n_positions", "seq_length", "n_ctx"),
-}
-TEXT_KEYS = ("text_config", "llm_config", "language_config")
-
-
-class Keys:
-    """A config.json, read with defaults, aliases and checks; every error names the key and what was given."""
-
-    def __init__(self, config: dict):
-        if not isinstance(config, dict):
-            raise ConfigError(f"a config is a JSON object, not {type(config).__name__}; give the config.json of a model")
-        nested = next((config[k] for k in TEXT_KEYS if isinstance(config.get(k), dict)), None)
-        if nested is None and isinstance(config.get("thinker_config"), dict):
-            nested = config["thinker_config"].get("text_config")
-        self.text = nested if isinstance(nested, dict) else config
-        self.top = config
-        self.defaults: dict = {}
-
-    def raw(self, *names: str):
-        """First value that is present and not null, text config first; else the family's default; else None."""
-        for source in (self.text, self.top):
-            for name in names:
-                if source.get(name) is not None:
-                    return source[name]
-        if any(name in self.text for name in names):  # present and null: the default does not apply
-            return None
-        return next((self.defaults[name] for name in names if name in self.defaults), None)
-
-    def integer(self, what: str, default=None, least: int = 1) -> int:
-        """A whole number of at least `least`, by alias name or by key."""
-        names = ALIASES.get(what, (what,))
-        value = self.raw(*names)
-        if value is None:
-            if default is None:
-                raise ConfigError(f"the config has no {names[0]}: add {names[0]}"
-                                  + (f" (or {', '.join(names[1:])})" if names[1:] else "") + " as a whole number")
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
-            raise ConfigError(f"{names[0]}={value!r} is not a whole number; give an integer of at least {least}")
-        if value < least:
-            raise ConfigError(f"{names[0]}={value} is too small; give an integer of at least {least}")
-        if value > 2**40:
-            raise ConfigError(f"{names[0]}={value} is larger than any published model's; check the config")
-        return int(value)
-
-    def optional(self, what: str, least: int = 1) -> int | None:
-        """The same, or None where the key is absent or null."""
-        return None if self.raw(*ALIASES.get(what, (what,))) is None else self.integer(what, least=least)
-
-    def flag(self, spec) -> bool | str:
-        """A family's column: a constant, or "key=default" looked up in the config."""
-        if not isinstance(spec, str) or "=" not in spec:
-            return spec
-        name, default = spec.split("=")
-        value = self.raw(name)
-        if value is not None and not isinstance(value, bool):
-            raise ConfigError(f"{name}={value!r} is not true or false")
-        return value if value is not None else default == "true"
-
-    def listed(self, name: str, length: int | None = None) -> list | None:
-        """A list, of one entry a layer where `length` is given; None where absent."""
-        value = self.raw(name)
-        if value is None:
-            return None
-        if not isinstance(value, list) or (length is not None and len(value) != length):
-            given = f"{len(value)} entries" if isinstance(value, list) else type(value).__name__
-            raise ConfigError(f"{name} has {given}; give a list" + (f" of {length}, one a layer" if length else ""))
-        return value
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32",
+          "half": "fp16", "float": "fp32", "auto": "bf16"}
+HEADLESS = ("Classification", "Reward", "QuestionAnswering", "Embedding", "Score", "ValueHead", "Retrieval")
+# Keys that change parameters, cache or FLOPs wherever they are used: one that was not read must say nothing.
+ARITHMETIC = (
+    "add_cross_attention", "altup_num_inputs", "attention_bias", "attention_chunk_size", "attention_k_eq_v",
+    "attn_layer_indices", "attn_layer_period", "attn_type_list", "block_configs", "compress_rates", "compress_ratios",
+    "conv_L_cache", "cross_attention_layers", "dense_intermediate_size", "expert_ffn_hidden_size", "ffn_multipliers",
+    "full_attention_interval", "global_head_dim", "hc_mult", "hidden_size_per_layer_input", "hybrid_override_pattern",
+    "index_head_dim", "index_topk", "is_encoder_decoder", "kv_lora_rank", "laurel_rank", "layer_types",
+    "layers_block_type", "linear_attn_config", "linear_num_value_heads", "lm_head_bias", "loop_num_passes",
+    "mamba_d_state", "mlp_bias", "mlp_layer_types", "moe_intermediate_size", "moe_latent_size", "moe_layers",
+    "moe_num_experts", "n_recurrent_loops", "n_routed_experts", "n_shared_experts", "num_attention_groups",
+    "num_attention_heads_per_layer", "num_experts", "num_global_key_value_heads", "num_heads_per_layer",
+    "num_kv_shared_layers", "num_local_experts", "num_loops", "num_mem_blocks", "num_query_heads",
+    "num_shared_experts", "o_lora_rank", "per_layer_config", "q_lora_rank", "qk_layernorm", "qk_rope_head_dim",
+    "qkv_bias", "shared_expert_intermediate_size", "shared_intermediate_size", "sliding_window",
+    "sparse_attention_config", "ssm_state_size", "swa_num_key_value_heads", "total_ut_steps", "use_mla", "use_qk_norm",
+    "v_head_dim", "zero_expert_num")
 
 
 def load_model(source) -> Model:
@@ -153,7 +95,8 @@ def _registry_name(name: str) -> str:
 @lru_cache(maxsize=256)
 def _registered(name: str) -> Model:
     source = _sources()[name]
-    return read_config(_read_json(DATA / "models" / f"{name}.json"), name=name, hub_id=source["hub_id"], note=source["note"])
+    config = _read_json(DATA / "models" / f"{name}.json")
+    return read_config(config, name=name, hub_id=source["hub_id"], note=source["note"])
 
 
 @lru_cache(maxsize=1)
@@ -167,177 +110,101 @@ def _read_json(path: Path) -> dict:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"no file {str(path)!r}; give the path of a config.json") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{str(path)!r} is not a readable JSON file: {str(error)[:80]}") from None
 
 
 def read_config(config: dict, name: str = "config", hub_id: str = "", note: str = "") -> Model:
     """A `Model` from the parsed config.json. Raises ConfigError."""
     keys = Keys(config)
-    family = _family(keys)
-    keys.defaults = family.defaults
-    for key, bad in family.reject:
-        value = keys.raw(key)
-        if value == bad or (bad is True and value):
-            raise ConfigError(f"{key}={value!r} changes the arithmetic of this family and is not implemented")
-    n_layers, hidden, vocab = keys.integer("layers"), keys.integer("hidden"), keys.integer("vocab")
-    if n_layers > 10_000:
-        raise ConfigError(f"num_hidden_layers={n_layers} is larger than any published model's; check the config")
-    published, wide = published_format(keys), _dtype(keys)
-    cached = {}  # equal layers are one object
-    ignore = skips(keys)
-    windows = _windows(keys, family, n_layers)
-    layers = []
-    for i in range(n_layers):
-        kind = (windows[i], _is_routed(keys, family, i), ignore(i))
-        if kind not in cached:
-            cached[kind] = build_layer(keys, family, _attention(keys, family, *windows[i]), routed=kind[1], ignored=kind[2])
-        layers.append(cached[kind])
-    return Model(
-        name=name, hub_id=hub_id, layers=tuple(layers), hidden=hidden,
-        embeddings=_embeddings(keys, family, vocab, hidden),
-        head=Tensor(name="lm_head", shape=(vocab, hidden), role="head", quantized=False),
-        final=_final(keys, family, vocab, hidden), tied=_tied(keys, family), max_context=keys.optional("context"),
-        dtype=wide, published=published, cache_dtype=_cache_dtype(keys), note=note)
+    family = family_of(keys)
+    layers = _layers(keys, family)
+    hidden, vocab = keys.integer("hidden"), keys.integer("vocab")
+    outer = extra_tensors(keys, family.outer, None, {"attention"})
+    width = keys.optional("word_embed_proj_dim") or hidden
+    model = Model(
+        name=name, hub_id=hub_id, layers=layers, hidden=hidden,
+        embeddings=(*_embeddings(keys, family, vocab, width), *(t for t in outer if t.role == "embedding")),
+        head=Tensor(name="lm_head", shape=(vocab, width), role="head", quantized=False),
+        final=(*_final(keys, family, vocab, hidden), *(t for t in outer if t.role != "embedding")),
+        tied=keys.flag("tie_word_embeddings"), max_context=_max_context(keys), dtype=_dtype(keys),
+        published=published_format(keys), cache_dtype=cache_dtype(keys), note=note)
+    _refuse_unread(keys)
+    return model
 
 
-def _family(keys: Keys) -> Family:
-    kind = keys.text.get("model_type") or keys.top.get("model_type")
-    if not isinstance(kind, str) or not kind:
+def family_of(keys: Keys) -> Family:
+    """The family's row, its defaults and spellings handed to the reader. Raises ConfigError for an unknown family."""
+    kind = next((source["model_type"] for source in (keys.text, keys.top) if source.get("model_type")), None)
+    if not isinstance(kind, str):
         raise ConfigError("the config has no model_type; add the family's name, for example \"llama\"")
     kind = SYNONYMS.get(kind, kind)
     if kind not in FAMILIES:
-        raise ConfigError(f"model_type {kind!r} is not implemented; nearest: {nearest(kind, list(FAMILIES))}. "
+        raise ConfigError(f"model_type {kind[:40]!r} is not implemented; nearest: {nearest(kind, list(FAMILIES))}. "
                           "A new family is one row in econ/families.py")
-    return FAMILIES[kind]
+    family = FAMILIES[kind]
+    keys.defaults = {**class_defaults().get(kind, {}), **family.defaults}
+    keys.spellings = {"tie_word_embeddings": ("tie_word_embeddings", "tie_embedding"), **family.spellings}
+    for name in family.flatten:
+        keys.text = {**keys.mapping(name), **keys.text}
+    _refuse_headless(keys)
+    for key, bad in family.reject:
+        value = keys.given(key)
+        if value is not None and (bad(value) if callable(bad) else value == bad):
+            raise ConfigError(f"{key}={str(value)[:40]!r} changes the arithmetic of this family and is not implemented")
+    return family
 
 
-def _tied(keys: Keys, family: Family) -> bool:
-    for source in (keys.text, keys.top):
-        for name in ("tie_word_embeddings", "tie_embedding"):
-            if isinstance(source.get(name), bool):
-                return source[name]
-    return family.tie
+def _refuse_headless(keys: Keys) -> None:
+    given = keys.given("architectures")
+    for architecture in given if isinstance(given, list) else ():
+        if any(word in str(architecture) for word in HEADLESS):
+            raise ConfigError(f"architectures has {architecture!r}, which has no language-model head; "
+                              "give the config of the generating model")
 
 
-def _attention(keys: Keys, family: Family, window: int | None, chunked: bool) -> Attention:
-    heads, hidden = keys.integer("heads"), keys.integer("hidden")
-    if family.mla:
-        return _latent_attention(keys, heads, window)
-    kv_heads = _kv_heads(keys, heads)
-    head_dim = keys.optional("head_dim")
-    if head_dim is None:
-        if hidden % heads:
-            raise ConfigError(f"hidden_size={hidden} is not divisible by num_attention_heads={heads}; add head_dim")
-        head_dim = hidden // heads
-    v_dim = keys.optional("v_head_dim") or head_dim
-    return Attention(heads=heads, kv_heads=kv_heads, qk_dim=head_dim, v_dim=v_dim, window=window, chunked=chunked)
+def _refuse_unread(keys: Keys) -> None:
+    for key in ARITHMETIC:
+        value = keys.text.get(key) or keys.top.get(key)
+        if value and key not in keys.read and key not in keys.defaults:
+            raise ConfigError(f"{key}={str(value)[:40]!r} changes the arithmetic and this family does not know it")
 
 
-def _kv_heads(keys: Keys, heads: int) -> int:
-    multi_query = keys.raw("multi_query") is True and not keys.raw("new_decoder_architecture")
-    if keys.raw("multi_query_attention") is False:
-        return heads
-    kv_heads = 1 if multi_query else keys.integer("kv_heads", default=heads)
-    if heads % kv_heads:
-        raise ConfigError(f"num_attention_heads={heads} is not divisible by num_key_value_heads={kv_heads}; "
-                          f"use a divisor of {heads}")
-    return kv_heads
+def _layers(keys: Keys, family: Family) -> tuple[Layer, ...]:
+    skip, built, layers = unquantised(keys), {}, []
+    for i, place in enumerate(schedule(keys, family)):
+        key = (place.mixer, place.mlp, place.window, place.reads_cache_of_another, repr(place.own))
+        if key not in built:  # equal layers are one object
+            built[key] = build_layer(keys.at(dict(place.own)), family, place)
+        layers.append(skip(i, built[key]))
+    return tuple(layers)
 
 
-def _latent_attention(keys: Keys, heads: int, window: int | None) -> Attention:
-    rank, rope = keys.integer("kv_lora_rank"), keys.integer("qk_rope_head_dim")
-    nope, v_dim = keys.integer("qk_nope_head_dim"), keys.integer("v_head_dim")
-    latent = Latent(rank=rank, rope_dim=rope, up_elements=rank * heads * (nope + v_dim))
-    return Attention(heads=heads, kv_heads=heads, qk_dim=nope + rope, v_dim=v_dim, window=window, latent=latent)
-
-
-def _windows(keys: Keys, family: Family, n_layers: int) -> list[tuple[int | None, bool]]:
-    """(window, chunked) of every layer; (None, False) is full attention."""
-    size = keys.optional("sliding_window") or keys.optional("sliding_window_size")
-    full = (None, False)
-    kinds = keys.listed("layer_types", n_layers)
-    if kinds is not None:
-        known = {"full_attention": full, "attention": full, "sliding_attention": (size, False),
-                 "chunked_attention": (keys.optional("attention_chunk_size"), True)}
-        for kind in kinds:
-            if kind not in known or (known[kind][0] is None and known[kind] != full) or (
-                    kind == "sliding_attention" and size is None):
-                raise ConfigError(f"layer_types has {kind!r}, which this family does not implement"
-                                  if kind not in known else f"layer_types has {kind!r} but no window size is given")
-        return [known[kind] for kind in kinds]
-    rule = family.window
-    if rule == "chunk":
-        chunk = keys.integer("attention_chunk_size")
-        return [full if (i + 1) % 4 == 0 else (chunk, True) for i in range(n_layers)]
-    if rule in ("none", "layer_types") and rule == "none" or size is None or keys.raw("use_sliding_window") is False:
-        return [full] * n_layers
-    slides = {
-        "all": lambda i: True,
-        "even": lambda i: i % 2 == 0,
-        "layer_types": lambda i: i % 2 == 0,
-        "max_window_layers": lambda i: i >= keys.integer("max_window_layers", default=n_layers, least=0),
-        "pattern": lambda i: (i + 1) % keys.integer("sliding_window_pattern") != 0,
-    }[rule]
-    return [(size, False) if slides(i) else full for i in range(n_layers)]
-
-
-def _is_routed(keys: Keys, family: Family, i: int) -> bool:
-    if family.moe == "none" or not keys.optional("experts", least=0):
-        return False
-    if family.moe == "all":
-        return True
-    if family.moe == "step":
-        return i not in (keys.listed("mlp_only_layers") or []) and (i + 1) % keys.integer("decoder_sparse_step") == 0
-    if family.moe == "interleave":
-        return (i + 1) % keys.integer("interleave_moe_layer_step") == 0
-    every = keys.raw("moe_layer_freq")
-    if isinstance(every, list):
-        return bool(keys.listed("moe_layer_freq", keys.integer("layers"))[i])
-    return i >= keys.integer("first_k_dense_replace", least=0) and i % keys.integer("moe_layer_freq") == 0
-
-
-def _embeddings(keys: Keys, family: Family, vocab: int, hidden: int) -> tuple[Tensor, ...]:
-    width = keys.optional("word_embed_proj_dim") or hidden
-    if width != hidden:
-        raise ConfigError(f"word_embed_proj_dim={width} differs from hidden_size={hidden}: not implemented")
-    tables = [Tensor(name="embed_tokens", shape=(vocab, hidden), role="embedding")]
+def _embeddings(keys: Keys, family: Family, vocab: int, width: int) -> tuple[Tensor, ...]:
+    tables = [Tensor(name="embed_tokens", shape=(vocab, width), role="embedding")]
     if family.positions:
-        rows = keys.integer(family.positions[0], default=2048 if family.positions[1] else 1024) + family.positions[1]
-        tables.append(Tensor(name="positions", shape=(rows, hidden), role="embedding", shard="whole"))
+        rows = keys.integer(family.positions[0]) + family.positions[1]
+        tables.append(Tensor(name="positions", shape=(rows, keys.integer("hidden")), role="embedding", shard="whole"))
     return tuple(tables)
 
 
 def _final(keys: Keys, family: Family, vocab: int, hidden: int) -> tuple[Tensor, ...]:
-    tensors = norm_tensors("norm", family.norm, hidden) if family.final_norm else ()
+    final = family.final_norm(keys) if callable(family.final_norm) else family.final_norm
+    tensors = norm_tensors("norm", family.norm, hidden) if final else ()
     if family.embed_norm:
         tensors += norm_tensors("embed_norm", family.norm, hidden)
-    if family.head_bias:
+    if keys.flag(family.head_bias):
         tensors += (Tensor(name="lm_head.bias", shape=(vocab,), role="bias"),)
     return tensors
 
 
+def _max_context(keys: Keys) -> int | None:
+    stated = keys.nested or keys.given("context") is not None  # a class default is no model's limit
+    return keys.optional("context") if stated else None
+
+
 def _dtype(keys: Keys) -> str:
-    given = str(keys.raw("dtype", "torch_dtype") or "bfloat16").replace("torch.", "")
-    known = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32",
-             "auto": "bf16"}
-    if given not in known:
-        raise ConfigError(f"torch_dtype={given!r} is not implemented; use one of bfloat16, float16, float32")
-    return known[given]
-
-
-def _cache_dtype(keys: Keys) -> str:
-    quantization = keys.raw("quantization_config")
-    scheme = quantization.get("kv_cache_scheme") if isinstance(quantization, dict) else None
-    named = quantization.get("kv_cache_quant_algo") if isinstance(quantization, dict) else None
-    eight_bit = (isinstance(scheme, dict) and scheme.get("num_bits") == 8) or str(named).upper() == "FP8"
-    return "fp8" if eight_bit else "bf16"
-
-
-def layer_at(model: Model, index: int) -> Layer:
-    """Layer `index` of a model, counted from 0.
-
-    >>> layer_at(load_model("llama-3.1-8b"), 0).attention.kv_heads
-    8
-    """
-    return model.layers[index]
+    given = str(keys.raw("dtype") or keys.raw("torch_dtype") or "bfloat16").replace("torch.", "")
+    if given not in DTYPES:
+        raise ConfigError(f"torch_dtype={given[:40]!r} is not implemented; use one of bfloat16, float16, float32")
+    return DTYPES[given]

@@ -60,6 +60,24 @@ class Latent:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Index:
+    """Sparse attention: small index heads score every cached token, and `top_k` of them are attended.
+
+    A layer without its `own` index reuses the choice of an earlier one and caches no index keys.
+    """
+
+    heads: int
+    dim: int
+    top_k: int
+    own: bool = True
+
+    @property
+    def flops_per_score(self) -> int:
+        """FLOPs of one query-key pair: every index head's product, and the weighted sum over the heads."""
+        return 2 * self.heads * (self.dim + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attention:
     """What one layer's attention scores and caches. Dimensions in elements, window in tokens."""
 
@@ -70,20 +88,22 @@ class Attention:
     window: int | None = None  # a query sees the last `window` tokens, itself included
     chunked: bool = False  # True: it sees its own block of `window` tokens instead
     latent: Latent | None = None
+    index: Index | None = None
     keeps_cache: bool = True  # False: reads another layer's cache
 
     @property
     def cache_elements(self) -> int:
         """Cache elements that one token of context adds to this layer."""
-        if not self.keeps_cache:
-            return 0
-        if self.latent:
-            return self.latent.rank + self.latent.rope_dim
-        return self.kv_heads * (self.qk_dim + self.v_dim)
+        return self.read_elements + self.index_elements if self.keeps_cache else 0
+
+    @property
+    def index_elements(self) -> int:
+        """Index keys that one token of context adds to this layer, read whole for every new token."""
+        return self.index.dim if self.index and self.index.own else 0
 
     @property
     def read_elements(self) -> int:
-        """Cache elements read for each cached token in reach, shared caches included."""
+        """Cache elements of keys and values read for each attended token, shared caches included."""
         if self.latent:
             return self.latent.rank + self.latent.rope_dim
         return self.kv_heads * (self.qk_dim + self.v_dim)
@@ -104,15 +124,32 @@ class Attention:
 class Recurrent:
     """A layer's fixed state per sequence: it is read and written once a pass, whatever the context.
 
-    `state_elements` stay in `state_dtype`, `conv_elements` (the last inputs of a short convolution) in the
-    model's dtype. `flops_per_token` is the recurrence itself, 2 for each multiply-add.
+    `state_elements` stay in `state_dtype`, the last inputs of a short convolution in the model's dtype.
+    `flops_per_token` is the recurrence of one token at a time; a prefill handles blocks of `block` tokens as
+    matrix products, `block_flops_per_token` for each token and `block_flops_per_pair` for each pair in a block.
+    A rule that `pads` computes its last block whole. FLOPs are 2 for each multiply-add of a matrix product.
     """
 
     kind: str
     state_elements: int
-    conv_elements: int = 0
+    conv_channels: int = 0
+    conv_kernel: int = 1
     state_dtype: str = "fp32"
     flops_per_token: int = 0
+    block: int = 0
+    block_flops_per_token: int = 0
+    block_flops_per_pair: int = 0
+    pads: bool = False
+
+    @property
+    def conv_elements(self) -> int:
+        """Inputs that the short convolution keeps: all but the newest of its window."""
+        return self.conv_channels * (self.conv_kernel - 1)
+
+    @property
+    def conv_flops_per_position(self) -> int:
+        """2 FLOP for each multiply-add of the short convolution at one position."""
+        return 2 * self.conv_channels * self.conv_kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,7 +379,8 @@ class BytesByUse:
 
 @lru_cache(maxsize=256)
 def _bytes_by_use(model: Model, recipe: str) -> BytesByUse:
-    resident, always, experts = 0, 0, Counter()
+    resident, always = 0, 0
+    experts: Counter[tuple[int, int]] = Counter()
     sized = [(t, model.format_of(t, recipe, i).bytes(t.shape)) for i, layer in enumerate(model.layers)
              for t in layer.tensors]
     sized += [(t, model.format_of(t, recipe).bytes(t.shape)) for t in (*model.embeddings, *model.final, model.head)]

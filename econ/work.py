@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from .arrays import ceil_div, flag, minimum, number
+from .arrays import ceil_div, flag, minimum, number, where
 from .errors import check_type
-from .model import Attention, Layer, Model, Tensor, touched
+from .model import Attention, Layer, Model, Recurrent, Tensor, touched
 from .precision import CACHE_BYTES, canonical
 from .units import fmt, shown
 
@@ -188,8 +188,13 @@ def _mixers(model: Model, batch, new_tokens, context, cache: int, split: Split, 
     tokens = batch * new_tokens
     for attention, n in model.attention_kinds:
         yield _attention_operator(attention, n, batch, new_tokens, context, causal, article, cache, split)
+        if attention.index and attention.index.own:
+            every = n * batch * scores(new_tokens, context, causal)
+            yield Operator(name="index", flops=attention.index.flops_per_score * every,
+                           kv_read_bytes=n * batch * cache * attention.index_elements * context)
     for recurrent, n in model.recurrent_kinds:
-        yield Operator(name=recurrent.kind, flops=_part(n * recurrent.flops_per_token * tokens, split.tp))
+        flops = n * batch * _recurrent_flops(recurrent, new_tokens, context)
+        yield Operator(name=recurrent.kind, flops=_part(flops, split.tp))
     if article:
         yield Operator(name="norm, rope", flops=ARTICLE_FLOPS_PER_WIDTH * tokens * model.hidden * len(model.layers))
 
@@ -280,7 +285,8 @@ def reach(context, window: int | None = None, chunked: bool = False):
 
 
 def _attention_operator(a: Attention, n: int, batch, new_tokens, context, causal, article, cache, split: Split):
-    pairs = n * batch * scores(new_tokens, context, causal, a.window, a.chunked)
+    top_k = a.index.top_k if a.index else None
+    pairs = n * batch * scores(new_tokens, context, causal, top_k or a.window, a.chunked)
     flops = pairs * a.flops_per_score
     if a.latent:  # expand the cached latents into K and V again, or score against the latents themselves
         expand = 2 * n * batch * context * a.latent.up_elements
@@ -288,7 +294,24 @@ def _attention_operator(a: Attention, n: int, batch, new_tokens, context, causal
     if article:
         flops = flops + ARTICLE_FLOPS_PER_SCORE * a.heads * pairs
     share = split.cache_share(a) * n * batch * cache
+    seen = minimum(context, top_k * new_tokens) if top_k else reach(context, a.window, a.chunked)
     name = "scores" if a.window is None else f"scores, {'chunk' if a.chunked else 'window'} {a.window:,}"
     return Operator(name=name, flops=_part(flops, split.tp),
-                    kv_read_bytes=share * a.read_elements * reach(context, a.window, a.chunked),
+                    kv_read_bytes=share * a.read_elements * seen,
                     kv_write_bytes=share * a.cache_elements * new_tokens)
+
+
+def _recurrent_flops(r: Recurrent, new_tokens, context):
+    """FLOPs of one sequence's recurrence and of the short convolution before it.
+
+    The convolution also runs over its padding: kernel - 1 positions before the first token, one after a cached
+    state. A rule with blocks handles prompts in blocks, and a single token after a cached state step by step.
+    """
+    padding = where(context > 0, 1, max(r.conv_kernel - 1, 0)) * (new_tokens > 0)
+    conv, step = r.conv_flops_per_position * (new_tokens + padding), r.flops_per_token * new_tokens
+    if not r.block:
+        return conv + step
+    whole, rest = new_tokens // r.block * r.block, new_tokens % r.block
+    rest = where(rest > 0, r.block, 0) if r.pads else rest
+    blocks = r.block_flops_per_token * (whole + rest) + r.block_flops_per_pair * (whole * r.block + rest * rest)
+    return conv + where((context > 0) & (new_tokens == 1), step, blocks)

@@ -14,8 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 ECON = ROOT / "econ"
 # A module imports only from modules before it. A new module gets its place here.
 ORDER = [
-    "units", "errors", "arrays", "names", "keys", "precision", "hardware", "families", "model", "layers", "quantized",
-    "config", "work", "roofline", "memory", "parallel", "profiles", "latency", "serving", "techniques", "cost", "choose",
+    "units", "errors", "arrays", "names", "keys", "rules", "precision", "hardware", "families", "schedule", "model",
+    "recurrent", "layers", "quantized", "config",
+    "work", "roofline", "memory", "parallel", "profiles", "latency", "serving", "techniques", "cost", "choose",
     "widgets", "check", "axis", "svg", "live", "plots", "kernels", "cli",
 ]
 MODULES = sorted(path for path in ECON.rglob("*.py") if path != ECON / "__init__.py")
