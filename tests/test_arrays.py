@@ -22,6 +22,8 @@ DEPLOYMENTS = [
     Deployment("deepseek-v3", "h200-sxm", n_gpus=16, weights="fp8", kv="fp8"),
     Deployment("gpt-oss-20b", "l4"),
     Deployment("mixtral-8x7b-v0.1", "a100-sxm-80", n_gpus=4, tp=2, dp=2),
+    Deployment("qwen3-next-80b-a3b", "h200-sxm", n_gpus=2), Deployment("jamba-v0.1", "h100-sxm", n_gpus=4),
+    Deployment("mamba-2.8b", "l4"), Deployment("glm-5", "b300", n_gpus=8, weights="fp8"),
     Deployment("llama-4-scout-17b-16e", "b200", n_gpus=8), Deployment("gemma-2-9b-it", "h100-sxm", kv="fp8"),
 ]
 WORK = ("flops", "weight_bytes", "kv_read_bytes", "kv_write_bytes", "state_bytes", "activation_bytes",
@@ -110,7 +112,7 @@ def test_model_quantities():
         tokens, batch = np.array([0, 1, 127, 128, 129, 9000]), np.array([[1], [7]])
         cache, streamed = m.kv_cache_bytes(tokens, batch, "fp8"), m.streamed_weight_bytes("bf16", tokens)
         for i, t in enumerate(tokens.tolist()):
-            assert cache[1, i] == m.kv_cache_bytes(t, 7, "fp8")
+            assert at(cache, (1, i), (2, tokens.size)) == m.kv_cache_bytes(t, 7, "fp8")
             assert at(streamed, i, tokens.shape) == pytest.approx(m.streamed_weight_bytes("bf16", t), rel=1e-12)
 
 

@@ -121,7 +121,7 @@ def test_replicas_share_nothing():
 
 # Laws.
 MODELS = ["llama-3.3-70b", "llama-3.1-8b", "qwen3-0.6b", "mixtral-8x7b-v0.1", "deepseek-v3", "gpt-oss-20b",
-          "gemma-2-9b-it"]
+          "gemma-2-9b-it", "qwen3-next-80b-a3b", "jamba-v0.1", "glm-5"]
 settings_of_a_deployment = st.tuples(
     st.sampled_from(MODELS), st.sampled_from([1, 2, 4, 8]), st.sampled_from([None, "bf16", "fp8", "int4", "q4_k_m"]),
     st.sampled_from([None, "bf16", "fp8"]))

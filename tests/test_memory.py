@@ -13,8 +13,7 @@ pytestmark = pytest.mark.core
 
 L70 = load_model("llama-3.3-70b")
 MODELS = ["llama-3.3-70b", "llama-3.1-8b", "qwen3-0.6b", "mixtral-8x7b-v0.1", "deepseek-v3", "gpt-oss-20b",
-          "gemma-2-9b-it",
-          "falcon-7b", "gpt2"]
+          "gemma-2-9b-it", "falcon-7b", "gpt2", "qwen3-next-80b-a3b", "jamba-v0.1", "mamba-2.8b", "glm-5"]
 
 
 def test_the_70b_on_four_gpus():

@@ -242,7 +242,7 @@ def test_a_window_bounds_the_scores_and_the_bytes_read(name, window, heads, dim,
 
 # Sums and conservation.
 MODELS = ["llama-3.3-70b", "qwen3-0.6b", "mixtral-8x7b-v0.1", "deepseek-v3", "gpt-oss-20b", "gemma-2-9b-it",
-          "llama-4-scout-17b-16e", "falcon-40b"]
+          "llama-4-scout-17b-16e", "falcon-40b", "qwen3-next-80b-a3b", "jamba-v0.1", "mamba-2.8b", "glm-5"]
 sizes = dict(batch=st.integers(1, 64), new_tokens=st.integers(1, 5000), context=st.integers(0, 20_000))
 options = dict(causal=st.booleans(), logits=st.sampled_from(["last", "all", "none"]),
                count=st.sampled_from(["matmul", "article"]),
