@@ -79,7 +79,8 @@ class Timed:
             put(name, whole(name, getattr(self, name)))
         put("tp", max(self.n_gpus // (self.pp * self.dp), 1) if self.tp is None else whole("tp", self.tp))
         if self.tp * self.pp * self.dp != self.n_gpus:
-            raise ValueError(f"tp={self.tp} * pp={self.pp} * dp={self.dp} is not n_gpus={self.n_gpus}; give degrees that do")
+            raise ValueError(f"tp={self.tp} * pp={self.pp} * dp={self.dp} is not n_gpus={self.n_gpus}; "
+                             "give degrees that multiply to it")
         _check_heads(self.model, self.tp)
         _check_experts(self.model, self.tp, self.dp, self.ep)
         self.model.recipe(self.weights)
@@ -184,7 +185,8 @@ class Timed:
             kv = sum(w.kv_read_bytes + w.kv_write_bytes for w in work) / bus
             terms = {"compute_s": peak_s / profile.flop_frac,
                      "memory_s": (bus_s - kv) / profile.weight_frac + kv / profile.kv_frac,
-                     "comm_s": self._comm_s(batch, new_tokens), "overhead_s": self._overhead_s(batch, new_tokens, context)}
+                     "comm_s": self._comm_s(batch, new_tokens),
+                     "overhead_s": self._overhead_s(batch, new_tokens, context)}
         return {**terms, "peak_s": peak_s / self.pp, "bus_s": bus_s / self.pp}
 
     def _comm_s(self, batch, new_tokens):

@@ -69,7 +69,8 @@ COUNTS = {
     "dp": lambda v: econ.Deployment(M, G, n_gpus=2, dp=v), "pp": lambda v: econ.Deployment(M, G, n_gpus=2, pp=v),
     "ep": lambda v: econ.Deployment("mixtral-8x7b-v0.1", G, n_gpus=2, ep=v),
     "max_running": lambda v: econ.Deployment(M, G, max_running=v),
-    "gpus_per_node": lambda v: econ.Deployment(M, G, gpus_per_node=v), "time_on n": lambda v: econ.time_on(WORK, G, n=v),
+    "gpus_per_node": lambda v: econ.Deployment(M, G, gpus_per_node=v),
+    "time_on n": lambda v: econ.time_on(WORK, G, n=v),
 }
 NAMES = {
     "load_model": econ.load_model, "load_accelerator": econ.load_accelerator,
@@ -128,7 +129,8 @@ def test_every_public_function_and_parameter_is_in_the_matrix():
                "value"}  # tested elsewhere
     tried = " ".join([*NUMERIC, *DTYPES, *COUNTS, *NAMES, "model accelerator dtype work tp kv weights source name"])
     for call in (econ.forward, econ.time_on, econ.Deployment, econ.Deployment.prefill, econ.Deployment.decode,
-                 econ.Deployment.request, econ.Deployment.memory, econ.Deployment.serve, econ.Deployment.cost, econ.Deployment.at_rate, M.weight_bytes, M.streamed_weight_bytes,
+                 econ.Deployment.request, econ.Deployment.memory, econ.Deployment.serve, econ.Deployment.cost,
+                 econ.Deployment.at_rate, M.weight_bytes, M.streamed_weight_bytes,
                  M.kv_bytes_per_token, M.kv_growth_bytes_per_token, M.kv_cache_bytes, M.state_bytes, econ.load_model,
                  econ.load_accelerator, G.flop_per_s, G.ridge, econ.fmt):
         names = set(inspect.signature(call).parameters) - {"self"} - options
