@@ -77,20 +77,22 @@ class PagedCache(BlockTables):
 def paged_attention(q: Tensor, kv: Tensor, table: Sequence[int], n_tokens: int) -> Tensor:
     """Causal attention of the last S of T tokens, block by block through the table, nothing gathered.
 
-    Softmax runs online: the largest score so far and the sum of weights are corrected with every block.
+    Softmax runs online: the largest score so far and the sum of weights are corrected with every block,
+    in fp32 or wider.
 
     q [heads, S, head_dim], kv [2, n_blocks, block_tokens, kv_heads, head_dim] -> [heads, S, head_dim]
     Raises ValueError for heads that kv_heads do not divide and a table too short for T.
     """
     (heads, new, head_dim), (_, _, block_tokens, kv_heads, _) = q.shape, kv.shape
     _check_attention(heads, kv_heads, new, n_tokens, len(table) * block_tokens)
-    q = q.reshape(kv_heads, -1, head_dim) * head_dim**-0.5  # [kv_heads, R, head_dim], R = group * S
+    wide = torch.promote_types(q.dtype, torch.float32)
+    q = q.reshape(kv_heads, -1, head_dim).to(wide) * head_dim**-0.5  # [kv_heads, R, head_dim], R = group * S
     reach = torch.arange(n_tokens - new, n_tokens, device=q.device)  # the last key each query may see
     reach = reach.repeat(heads // kv_heads)[:, None]  # [R, 1]
     top = q.new_full((*q.shape[:2], 1), -torch.inf)  # largest score of each row so far
     total, out = torch.zeros_like(top), torch.zeros_like(q)
     for first, block in zip(range(0, n_tokens, block_tokens), table, strict=False):
-        k, v = kv[:, block].transpose(1, 2)  # each [kv_heads, block_tokens, head_dim]
+        k, v = kv[:, block].transpose(1, 2).to(wide)  # each [kv_heads, block_tokens, head_dim]
         scores = q @ k.mT  # [kv_heads, R, block_tokens]
         position = torch.arange(first, first + block_tokens, device=q.device)
         scores = scores.masked_fill(position > reach, -torch.inf)
@@ -99,7 +101,7 @@ def paged_attention(q: Tensor, kv: Tensor, table: Sequence[int], n_tokens: int) 
         total = total * shrink + weight.sum(-1, keepdim=True)
         out = out * shrink + weight @ v
         top = higher
-    return (out / total).reshape(heads, new, head_dim)
+    return (out / total).reshape(heads, new, head_dim).to(kv.dtype)
 
 
 def _check_attention(heads: int, kv_heads: int, new: int, n_tokens: int, room: int) -> None:

@@ -79,9 +79,8 @@ class Scheduler:
 
     def next_batch(self) -> list[Request]:
         """The requests of the next iteration, oldest first, each with room for all of its tokens."""
-        before = self.n_preempted
         stalled = [request for request in tuple(self.running) if not self._make_room(request)]
-        if self.n_preempted == before and (self.continuous or not self.running):
+        if self.continuous or not self.running:
             self._admit()
         return [request for request in self.running if request not in stalled]
 

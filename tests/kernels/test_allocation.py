@@ -37,12 +37,12 @@ def test_requests_join_when_they_arrive():
 
 def test_the_newest_makes_room_and_comes_back():
     """Three blocks of four. A holds 3, 4, 5, 6 tokens and leaves; B gives way when both need a second block
-    and one is left, then reads 5 tokens again in two blocks."""
-    a, b = requests((3, 4, 0), (3, 6, 0))
+    and one is left, then reads 5 tokens again in two blocks, before C, which came later."""
+    a, b, c = requests((3, 4, 0), (3, 6, 0), (3, 1, 2))
     batches = []
-    trace = serve(Scheduler(pool.BlockTables(3, block_tokens=4)), [a, b], lambda batch: batches.append(list(batch)))
-    assert batches == [[a, b], [a, b], [a], [a], [b], [b], [b], [b]]
-    assert (trace.n_preempted, trace.n_finished, trace.deadlocked) == (1, 2, False)
+    trace = serve(Scheduler(pool.BlockTables(3, block_tokens=4)), [a, b, c], lambda batch: batches.append(list(batch)))
+    assert batches == [[a, b], [a, b], [a], [a], [b], [b], [b], [b], [c]]
+    assert (trace.n_preempted, trace.n_finished, trace.deadlocked) == (1, 3, False)
 
 
 def test_first_come_first_served():
@@ -133,6 +133,13 @@ def test_fragments_refuse_what_their_sum_would_hold():
 
 
 # --- shares of the pool -------------------------------------------------------------------------
+
+def test_what_each_policy_reserves():
+    """kwon2023, section 6.1: 2,048 places; 32 for an output of 25; the true length."""
+    request, = requests((100, 25, 0))
+    assert {name: places(request) for name, places in allocation.RESERVATIONS.items()} == {
+        "max": 2048, "pow2": 132, "oracle": 125}
+
 
 @pytest.fixture(scope="module")
 def usages():

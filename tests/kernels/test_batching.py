@@ -184,6 +184,37 @@ def test_requests_share_the_blocks_of_a_common_prefix():
     assert served.trace.n_preempted == 0  # six times 12 blocks would not fit in 30
 
 
+def test_the_last_token_of_a_known_prompt_is_computed_again():
+    model, prompt = small(), [3, 1, 4, 1, 5, 9, 2, 6]  # two full blocks
+    batcher = batching.Batcher(model, n_blocks=30, block_tokens=4, reuse_prefixes=True)
+    runs = [batcher.run([prompt], 5) for _ in range(2)]
+    assert runs[0].tokens == runs[1].tokens == alone(model, [prompt], [5])
+    assert [run.n_reused for run in runs] == [0, 4]
+
+
+@pytest.mark.parametrize("new_tokens", [4, 5, 6, 7])
+def test_the_next_turn_of_a_conversation_reuses_the_last(new_tokens):
+    """The last token of an answer is in no block: it was never read."""
+    model, prompt = small(), [3, 1, 4, 1, 5, 9]
+    batcher = batching.Batcher(model, n_blocks=30, block_tokens=4, reuse_prefixes=True)
+    turn = prompt + batcher.run([prompt], new_tokens).tokens[0] + [7, 8]
+    served = batcher.run([turn], 6)
+    assert served.tokens == alone(model, [turn], [6])
+    assert served.n_reused == (len(prompt) + new_tokens - 1) // 4 * 4
+
+
+def test_a_request_that_waits_holds_nothing(monkeypatch):
+    def iterate(self, requests, real=batching.Batcher._iterate):
+        assert set(self.cache.tables) == set(requests)
+        real(self, requests)
+
+    monkeypatch.setattr(batching.Batcher, "_iterate", iterate)
+    model, prompts = small(), [[7] * 20 + [n] * 9 for n in range(6)]
+    batcher = batching.Batcher(model, n_blocks=20, block_tokens=4, reuse_prefixes=True)
+    served = batcher.run(prompts, 12, arrivals=range(6))
+    assert served.tokens == alone(model, prompts, [12] * 6) and served.trace.n_preempted > 0
+
+
 @pytest.mark.timing
 def test_a_prefix_hit_saves_its_time():
     model = llama.Llama(layers=4, hidden=768, heads=12, kv_heads=4, head_dim=64, ffn=2048, vocab=8_000, tied=True,
@@ -206,11 +237,14 @@ def test_a_prefix_hit_saves_its_time():
 # --- the store of prefixes -----------------------------------------------------------------------
 
 def exercise_store(steps):
-    """Sequences over two letters come and go; `holds` knows which tokens each block was filled with."""
+    """Sequences over two letters come and go; `holds` knows which tokens each block was filled with.
+
+    A sequence that does not `look` computes all of its blocks, as two do that arrive together.
+    """
     pool, holds, running = BlockPool(12), {}, []
     store = PrefixStore(pool, block_tokens=2)
-    for tokens, drop, evict in steps:
-        blocks = [pool.share(block) for block in store.match(tokens)]
+    for tokens, look, drop, evict in steps:
+        blocks = [pool.share(block) for block in store.match(tokens)] if look else []
         assert [holds[block] for block in blocks] == [tuple(tokens[:2 * i + 2]) for i in range(len(blocks))]
         while len(blocks) < len(tokens) // 2 and (pool.n_free or store.evict()):
             blocks.append(pool.take())
@@ -228,7 +262,8 @@ def exercise_store(steps):
     assert pool.n_free == 12
 
 
-STEPS = st.lists(st.tuples(st.lists(st.integers(0, 1), max_size=10), st.integers(0, 5), st.integers(0, 3)), max_size=25)
+STEPS = st.lists(st.tuples(st.lists(st.integers(0, 1), max_size=10), st.booleans(), st.integers(0, 5),
+                           st.integers(0, 3)), max_size=25)
 
 
 @given(STEPS)
@@ -238,8 +273,13 @@ def test_stored_blocks_hold_the_tokens_they_are_found_by(steps):
 
 def random_steps(seed):
     draw = random.Random(seed)
-    return [([draw.randrange(2) for _ in range(draw.randrange(11))], draw.randrange(6), draw.randrange(4))
-            for _ in range(25)]
+    return [([draw.randrange(2) for _ in range(draw.randrange(11))], draw.random() < 0.5, draw.randrange(6),
+             draw.randrange(4)) for _ in range(25)]
+
+
+def test_stored_blocks_hold_their_tokens_in_longer_histories():
+    for seed in range(200):
+        exercise_store(random_steps(seed))
 
 
 def test_blocks_found_by_their_own_tokens_alone_would_be_noticed(monkeypatch):

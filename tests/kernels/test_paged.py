@@ -104,23 +104,24 @@ def test_bytes_of_the_pool_are_really_allocated():
 # --- sharing and copy on write ------------------------------------------------------------------
 
 def filled(n_tokens=20, n_blocks=8):
-    cache = paged.PagedCache(layers=1, n_blocks=n_blocks, kv_heads=1, head_dim=2, dtype="fp32", device="cpu")
+    cache = paged.PagedCache(layers=2, n_blocks=n_blocks, kv_heads=1, head_dim=2, dtype="fp32", device="cpu")
     append(cache, "a", range(n_tokens))
     return cache
 
 
 def append(cache, seq, numbers):
-    """Tokens that can be told apart: key n, value -n."""
+    """Tokens that can be told apart: key n, value -n, and one more in the next layer."""
     numbers = torch.tensor(list(numbers), dtype=torch.float32)
     k = numbers[None, None, :, None].expand(1, 1, -1, cache.kv.shape[-1])
     assert cache.reserve(seq, cache.n_tokens.get(seq, 0) + len(numbers))
-    cache.write(0, seq, k, -k)
+    for layer in range(2):
+        cache.write(layer, seq, k + layer, -k - layer)
     cache.advance(seq, len(numbers))
 
 
 def numbers_of(cache, seq):
-    k, v = cache.read(0, seq)
-    assert torch.equal(k, -v)
+    (k, v), (k_next, v_next) = (cache.read(layer, seq) for layer in range(2))
+    assert torch.equal(k, -v) and torch.equal(k + 1, k_next) and torch.equal(k_next, -v_next)
     return k[0, 0, :, 0].int().tolist()
 
 
@@ -146,12 +147,19 @@ def test_full_blocks_are_never_copied():
     assert (cache.pool.n_free, cache.n_copies) == (5, 0)
 
 
+def test_what_is_stored_already_needs_no_room():
+    cache = filled()
+    cache.fork("a", "b")
+    assert cache.reserve("b", 20) and cache.reserve("b", 3)
+    assert (cache.pool.n_free, cache.n_copies) == (6, 0)
+
+
 class Forks(RuleBasedStateMachine):
     """Random appending, forking and freeing beside lists of plain numbers."""
 
     def __init__(self):
         super().__init__()
-        self.cache = paged.PagedCache(layers=1, n_blocks=10, kv_heads=1, head_dim=1, dtype="fp32",
+        self.cache = paged.PagedCache(layers=2, n_blocks=10, kv_heads=1, head_dim=1, dtype="fp32",
                                       block_tokens=4, device="cpu")
         self.lists = {}
         self.fresh = iter(range(10**6))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import platform
 
 import pytest
 
@@ -12,8 +13,10 @@ import torch.nn.functional as F  # noqa: E402
 from econ.kernels import _setup, quant  # noqa: E402
 from econ.precision import FORMATS  # noqa: E402
 
-FUSED = quant.fused_formats("cpu")
-needs_fused = pytest.mark.skipif(set(FUSED) != {"int8", "int4"}, reason=f"torch has kernels for {FUSED or 'none'} here")
+OPERATORS = ("_weight_int8pack_mm", "_convert_weight_to_int4pack_for_cpu", "_weight_int4pack_mm_for_cpu")
+needs_fused = pytest.mark.skipif(
+    platform.machine() not in ("x86_64", "AMD64") or not all(hasattr(torch, name) for name in OPERATORS),
+    reason="torch has no packed kernels for this processor")
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +99,8 @@ def test_one_sided_and_empty_groups_are_kept():
     w = torch.cat((torch.zeros(3, 32), torch.full((3, 32), 2.0), -torch.ones(3, 32)), dim=1)
     found = quant.quantize_int4(w, 32).dequantized()
     assert torch.allclose(found, w, rtol=0.005) and not found[:, :32].any()
-    assert torch.equal(quant.quantize_int8(torch.zeros(2, 8)).dequantized(), torch.zeros(2, 8))
+    for quantized in (quant.quantize_int8(torch.zeros(2, 8)), quant.quantize_int4(torch.zeros(2, 8), 8)):
+        assert torch.equal(quantized.dequantized(), torch.zeros(2, 8)) and quantized.scales.min() > 0
 
 
 def test_every_code_survives_packing():
@@ -106,6 +110,11 @@ def test_every_code_survives_packing():
 
 
 # --- torch's own kernels ------------------------------------------------------------------------
+
+@needs_fused
+def test_both_kernels_are_found():
+    assert quant.fused_formats("cpu") == ("int8", "int4")
+
 
 @needs_fused
 @pytest.mark.parametrize("quantize", [quant.quantize_int8, quant.quantize_int4, lambda w: quant.quantize_int4(w, 32)],

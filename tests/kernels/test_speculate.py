@@ -87,6 +87,11 @@ def test_equal_models_keep_everything_and_disjoint_ones_nothing():
     assert kept.tolist() == [0] * 100 and int(tokens[:, 0].max()) < VOCAB // 2
 
 
+def test_rounding_leaves_something_to_draw_from():
+    p = tables(seed=1)[0]
+    assert torch.equal(speculate.residual(p, p), p)  # an all but impossible rejection
+
+
 # --- the small Llama ----------------------------------------------------------------------------
 
 SHAPE = {"layers": 4, "hidden": 48, "heads": 6, "kv_heads": 2, "head_dim": 16, "ffn": 80, "vocab": 101}
