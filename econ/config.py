@@ -25,6 +25,8 @@ from .units import shown
 DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp32": "fp32",
           "half": "fp16", "float": "fp32", "auto": "bf16"}
 HEADLESS = ("Classification", "Reward", "QuestionAnswering", "Embedding", "Score", "ValueHead", "Retrieval")
+LATENT = ("kv_lora_rank", "q_lora_rank", "qk_rope_head_dim", "v_head_dim")  # mean nothing where use_mla is false
+COUNTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_loops")  # one is none
 # Keys that change parameters, cache or FLOPs wherever they are used: one that was not read must say nothing.
 ARITHMETIC = (
     "add_cross_attention", "altup_num_inputs", "attention_bias", "attention_chunk_size", "attention_k_eq_v",
@@ -39,8 +41,8 @@ ARITHMETIC = (
     "num_kv_shared_layers", "num_local_experts", "num_loops", "num_mem_blocks", "num_query_heads",
     "num_shared_experts", "o_lora_rank", "per_layer_config", "q_lora_rank", "qk_layernorm", "qk_rope_head_dim",
     "qkv_bias", "shared_expert_intermediate_size", "shared_intermediate_size", "sliding_window",
-    "sparse_attention_config", "ssm_state_size", "swa_num_key_value_heads", "total_ut_steps", "use_mla", "use_qk_norm",
-    "v_head_dim", "zero_expert_num")
+    "sparse_attention_config", "ssm_state_size", "swa_num_key_value_heads", "total_ut_steps", "use_cla", "use_mla",
+    "use_qk_norm", "v_head_dim", "zero_expert_num")
 
 
 def load_model(source) -> Model:
@@ -129,7 +131,7 @@ def read_config(config: dict, name: str = "config", hub_id: str = "", note: str 
         final=(*_final(keys, family, vocab, hidden), *(t for t in outer if t.role != "embedding")),
         tied=keys.flag("tie_word_embeddings"), max_context=_max_context(keys), dtype=_dtype(keys),
         published=published_format(keys), cache_dtype=cache_dtype(keys), note=note)
-    _refuse_unread(keys)
+    _refuse_unread(keys, family)
     return model
 
 
@@ -163,10 +165,14 @@ def _refuse_headless(keys: Keys) -> None:
                               "give the config of the generating model")
 
 
-def _refuse_unread(keys: Keys) -> None:
+def _refuse_unread(keys: Keys, family: Family) -> None:
+    known = {*keys.read, *keys.defaults}
+    known.update(LATENT if keys.given("use_mla") is False else ())
+    known.update(("use_qk_norm", "qk_layernorm") if family.qk_norm else ())
+    known.update(("attention_bias", "qkv_bias") if family.qkv_bias is True else ())
     for key in ARITHMETIC:
         value = keys.text.get(key) or keys.top.get(key)
-        if value and key not in keys.read and key not in keys.defaults:
+        if value and key not in known and not (key in COUNTS and value == 1):
             raise ConfigError(f"{key}={str(value)[:40]!r} changes the arithmetic and this family does not know it")
 
 

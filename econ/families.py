@@ -65,7 +65,7 @@ class Family:
     mlp: r.Rule = r.DENSE
     one_part: bool = False
     dense: str | Callable = "ffn"
-    expert: str = "moe_intermediate_size"
+    expert: str | Callable = "moe_intermediate_size"
     expert_input: str | None = None
     shared: tuple[str, str] | None = None
     shared_gate: bool = False
@@ -101,6 +101,10 @@ def _lfm2_width(keys) -> int:
 
 def _cohere2_moe_width(keys) -> int:
     return keys.optional("prefix_dense_intermediate_size") or keys.integer("ffn")
+
+
+def _hunyuan_expert(keys) -> int:
+    return keys.optional("moe_intermediate_size") or keys.integer("ffn")
 
 
 def _gemma4_layer(keys, kind: str, shared: bool) -> dict:
@@ -193,10 +197,10 @@ _MIXTURE = like(_BIASED, mlp=r.SPARSE, expert="ffn")
 _GPT = Family(norm="layer", qkv_bias=True, o_bias=True, mlp_bias=True, gated=False, split_heads=True)
 _GPTJ = like(_GPT, qkv_bias=False, o_bias=False, norms=1, head_bias=True)
 _PHI = like(_GPT, norms=1, head_bias=True, qk_norm="head_bias", qk_norm_if="qk_layernorm", split_heads=False)
-_DEEPSEEK = like(_BIASED, attention="mla", mlp=r.deepseek(3), shared=_COUNT)
+_DEEPSEEK = like(_BIASED, attention="mla", mlp=r.deepseek(3), shared=_COUNT, reject=(("use_mla", False),))
 _MAMBA = Family(attention="none", norms=1, mixer=r.LINEAR, mlp=r.NO_MLP, recurrent="mamba")
 _MINIMAX = Family(mixer=r.every(2, 0, rest="linear_attention"), recurrent="lightning", mlp=r.SPARSE, expert="ffn",
-                  reject=(("shared_intermediate_size", bool), ("postnorm", bool)))
+                  reject=(("shared_intermediate_size", bool),))
 _DELTA = like(_BIASED, mixer=r.every("full_attention_interval", rest="linear_attention"), recurrent="gated_delta_net",
               q_gate=True, qk_norm="head", defaults={"full_attention_interval": 4})
 _DELTA_MOE = like(_DELTA, mlp=r.SPARSE, shared=_WIDTH, shared_gate=True)
@@ -328,7 +332,9 @@ FAMILIES = {
     "ernie4_5_moe": like(_ERNIE, head_bias="use_bias", mlp=r.ranged, shared=_COUNT, extras=(_CORRECTION,)),
     "exaone_moe": Family(qk_norm="head", mixer=r.every("sliding_window_pattern"), shared=_COUNT,
                          mlp=r.from_layer("first_k_dense_replace")),
-    "hunyuan_v1_moe": like(_MIXTURE, qk_norm="head", shared=("ffn", "width"), lists=("moe_topk",)),
+    "hunyuan_v1_moe": like(_MIXTURE, qk_norm="head", expert=_hunyuan_expert, shared=("num_shared_expert", "count"),
+                           lists=("moe_topk", "moe_intermediate_size", "num_shared_expert"),
+                           defaults={"num_shared_expert": 1}),
     "hy_v3": like(_LLAMA, qk_norm="head", mlp=r.from_layer(1), shared=_COUNT),
     "minimax_m2": Family(qk_norm="full", mlp=r.SPARSE, expert="ffn",
                          reject=(("shared_intermediate_size", bool), ("use_qk_norm", False))),
@@ -394,12 +400,13 @@ FAMILIES = {
                         mixer=r.every(4, rest="linear_attention")),
     "kimi_linear": like(_DEEPSEEK, recurrent="kimi_delta", mixer=r.kimi_mixer,
                         mlp=r.from_layer("first_k_dense_replace"), flatten=("linear_attn_config",),
-                        defaults={"first_k_dense_replace": 1}, reject=(("tie_word_embeddings", True),)),
+                        defaults={"first_k_dense_replace": 1},
+                        reject=(*_DEEPSEEK.reject, ("tie_word_embeddings", True))),
     "bailing_hybrid": like(
         _DEEPSEEK, recurrent="kimi_delta_full", mixer=r.every("layer_group_size", rest="linear_attention"),
         mlp=r.from_layer("first_k_dense_replace"), extras=(_HEAD_GATE._replace(on="full_attention"),),
         spellings={"linear_head_dim": ("head_dim",), "linear_conv_kernel_dim": ("short_conv_kernel_size",)},
-        reject=(("tie_word_embeddings", True),)),
+        reject=(*_DEEPSEEK.reject, ("tie_word_embeddings", True))),
     "recurrent_gemma": Family(
         qkv_bias="attention_bias", o_bias=True, mlp_bias=True, recurrent="rg_lru", dense="ffn//2", split_heads=True,
         spellings={"sliding_window": ("attention_window_size",)},

@@ -73,7 +73,7 @@ class Keys:
 
     def default(self, what: str):
         """The class default of a quantity, None where there is none."""
-        return next((self.defaults[name] for name in self.names(what) if name in self.defaults), None)
+        return next((self.defaults[name] for name in self.names(what) if self.defaults.get(name) is not None), None)
 
     def raw(self, what: str):
         """The value of a quantity: as given, or the class default where no key of it is present; else None."""

@@ -110,7 +110,8 @@ def attention_of(keys: Keys, family: Family, place: Place) -> Attention:
         sizes = _latent(keys, heads, place)
     else:
         head_dim = _head_dim(keys, heads, family.split_heads)
-        sizes = dict(kv_heads=_kv_heads(keys, heads), qk_dim=head_dim, v_dim=keys.optional("v_head_dim") or head_dim)
+        v_dim = keys.optional("v_head_dim") if "v_head_dim" in keys.defaults else None
+        sizes = dict(kv_heads=_kv_heads(keys, heads), qk_dim=head_dim, v_dim=v_dim or head_dim)
     return Attention(heads=heads, window=place.window, chunked=place.mixer == "chunked_attention",
                      keeps_cache=not place.reads_cache_of_another, **sizes)
 
