@@ -52,7 +52,7 @@ def test_a_machine_becomes_an_accelerator_of_the_book():
     assert accelerator.flop_per_s("bf16") == 6e11 and accelerator.hbm_bytes_per_s == 3e9
     assert accelerator.ridge("bf16") == 200.0 and accelerator.memory_bytes == 16 * 10**9
     assert accelerator.link is None and accelerator.vendor == "Example"
-    assert set(accelerator.provenance.values()) == {"unverified"}
+    assert set(accelerator.provenance.values()) == {"measured"}
 
 
 def test_a_sweep_counts_flops_and_bytes_of_each_layer(tiny):
