@@ -5,18 +5,22 @@ import statistics
 from dataclasses import dataclass
 from functools import lru_cache
 
+from .arrays import scalar
 from .config import load_model
 from .cost import Deployment
 from .errors import DoesNotFit
-from .hardware import accelerators, load_accelerator
+from .hardware import Accelerator, accelerators, load_accelerator
 from .names import DATA
+from .placement import divides_heads
+from .profiles import load_profile
+from .serving import INFINITE, Load
 
 COUNTS = (1, 2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """What one accelerator rents for: the median of the dated rows in data/prices, with their newest date."""
+    """What one accelerator rents for: the median of the dated rows in data/prices, with the newest date among them."""
 
     usd_per_gpu_hour: float
     newest: str
@@ -50,16 +54,20 @@ def prices() -> dict[str, Price]:
     with open(DATA / "prices" / "gpu_rental.csv", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if "midpoint" not in row["notes"]:
-                found.setdefault(row["accelerator"], []).append((row["date"], float(row["usd_per_gpu_hour"])))
+                date = row["date"].split()[0]
+                found.setdefault(row["accelerator"], []).append((date, float(row["usd_per_gpu_hour"])))
     return {name: Price(usd_per_gpu_hour=statistics.median(p for _, p in rows), newest=max(d for d, _ in rows),
                         rows=len(rows)) for name, rows in found.items()}
 
 
-def _medians() -> dict[str, float]:
-    return {name: price.usd_per_gpu_hour for name, price in prices().items()}
+def _prices_by_name(given) -> dict[str, float]:
+    if given is None:
+        return {name: price.usd_per_gpu_hour for name, price in prices().items()}
+    return {load_accelerator(name).name: scalar("price", usd, minimum=0) for name, usd in given.items()}
 
 
-def compare(model, prompt=1, output=1, slo_ttft_s=float("inf"), slo_tpot_s=float("inf"), prices=None, **deployment):
+def compare(model, prompt=1, output=1, slo_ttft_s=INFINITE, slo_tpot_s=INFINITE, prices=None,
+            **deployment) -> list[Choice]:
     """Every accelerator in counts of 1, 2, 4 and 8 on which the model fits, cheapest per token first, unpriced last.
 
     Each at the highest load without a queue at which both limits hold, with the TP degree that serves most.
@@ -70,38 +78,46 @@ def compare(model, prompt=1, output=1, slo_ttft_s=float("inf"), slo_tpot_s=float
     'h100-sxm'
     """
     model = load_model(model)
-    by_name = _medians() if prices is None else prices
-    rows = []
+    by_name = _prices_by_name(prices)
+    rows: list[Choice] = []
     for name in accelerators():
         best: dict[int, Choice] = {}
         for tp in COUNTS:
             served = _served(model, name, tp, prompt, output, slo_ttft_s, slo_tpot_s, deployment)
-            for n in (n for n in COUNTS if served and n % tp == 0):
+            if served is None:
+                continue
+            for n in (n for n in COUNTS if n % tp == 0):
                 row = _row(name, n, tp, served, by_name.get(name), prompt, output)
                 if n not in best or row.output_tokens_per_s > best[n].output_tokens_per_s:
                     best[n] = row
         rows += best.values()
-    return sorted(rows, key=lambda r: (r.usd_per_mtok_blended is None, r.usd_per_mtok_blended or -r.output_tokens_per_s,
-                                       r.n_gpus))
+    return sorted(rows, key=_cheapest_first)
 
 
-def _served(model, name: str, tp: int, prompt, output, slo_ttft_s, slo_tpot_s, options: dict):
+def _cheapest_first(row: Choice) -> tuple:
+    priced = row.usd_per_mtok_blended is not None
+    return not priced, row.usd_per_mtok_blended if priced else -row.output_tokens_per_s, row.n_gpus
+
+
+def _served(model, name: str, tp: int, prompt, output, slo_ttft_s, slo_tpot_s, options: dict) -> Load | None:
     """The best load of one replica within the limits, or None."""
     accelerator = load_accelerator(name)
-    known_bytes = accelerator.visible_bytes or accelerator.printed_bytes
-    if known_bytes is None or not {"bf16", "fp16"} & set(accelerator.peaks):
+    if not _is_known(accelerator, tp, options) or not divides_heads(model, tp):
         return None
     try:
         return Deployment(model, accelerator, n_gpus=tp, **options).largest_load(prompt, output, slo_ttft_s, slo_tpot_s)
     except DoesNotFit:
         return None
-    except ValueError as error:
-        if "does not divide" in str(error):
-            return None
-        raise
 
 
-def _row(name: str, n: int, tp: int, served, price, prompt, output) -> Choice:
+def _is_known(accelerator: Accelerator, tp: int, options: dict) -> bool:
+    """True if all figures that a prediction needs are known: capacity, a 16-bit rate, the link where it counts."""
+    link_counts = tp > 1 and load_profile(options.get("profile", "ideal")).link_frac and not options.get("link")
+    capacity = accelerator.visible_bytes or accelerator.printed_bytes
+    return bool(capacity and {"bf16", "fp16"} & set(accelerator.peaks) and (accelerator.link or not link_counts))
+
+
+def _row(name: str, n: int, tp: int, served: Load, price: float | None, prompt, output) -> Choice:
     dp = n // tp
     tokens_per_s = dp * served.requests_per_s * (prompt + output)
     return Choice(accelerator=name, n_gpus=n, tp=tp, ttft_s=served.ttft_s, tpot_s=served.tpot_s,

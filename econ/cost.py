@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .arrays import number, where
-from .serving import Served
+from .arrays import is_array, number, where
+from .memory import kv_bytes_per_gpu
+from .serving import Load, Served
 from .units import shown
 from .work import forward
 
@@ -16,6 +17,7 @@ class Cost:
     """What is paid, divided among input, output and cached input tokens. USD; prices are per million tokens.
 
     usd_per_mtok_input * input + usd_per_mtok_output * output = what is paid, for every allocation.
+    `feasible` is False (and prices are nan) at array points that do not fit.
     """
 
     usd_per_mtok_input: Any
@@ -24,12 +26,12 @@ class Cost:
     usd_per_mtok_blended: Any
     usd_per_request: Any
     usd_per_hour: Any
-    joules_per_output_token: Any  # at full TDP, an upper bound; nan where the TDP is not known
+    joules_per_output_token: Any  # as if every hour, idle ones too, drew the full TDP; None where that is not known
+    feasible: Any = True
 
 
-@dataclass(frozen=True, eq=False)
 class Deployment(Served):
-    """One model on some GPUs: memory, time, load and cost. See `econ.latency.Timed` for the arguments.
+    """One model on some GPUs: memory, time, load and cost. See `econ.placement.Placed` for the arguments.
 
     >>> d = Deployment("llama-3.3-70b", "h100-sxm", n_gpus=4)
     >>> round(d.prefill(prompt=2048).time_s, 6), d.serve(64, 2048, 300).limited_by
@@ -44,18 +46,15 @@ class Deployment(Served):
 
         Allocation "time": GPU time of prefills is charged to input tokens, of decode steps to output tokens.
         "flops": in proportion to the FLOPs of each. "equal": every token alike. A cached input token pays for
-        reading its keys and values once, and for the memory they occupy during a cycle at their share of the
-        deployment's memory. Idle hours are in `utilisation_frac`; staff, network and margins are not in here.
+        reading its keys and values once, and for the share of the memory that they occupy during one cycle.
+        Idle hours are in `utilisation_frac`; staff, network and margins are not in here.
         Raises ValueError for a negative price, a utilisation outside (0, 1] or an unknown allocation.
 
         >>> c = Deployment("llama-3.3-70b", "h100-sxm", n_gpus=4).cost(2.5, concurrency=64, prompt=2048, output=300)
         >>> round(c.usd_per_mtok_blended, 4), round(c.usd_per_hour, 2)
         (0.1619, 10.0)
         """
-        price = number("usd_per_gpu_hour", usd_per_gpu_hour, minimum=0)
-        busy = number("utilisation_frac", utilisation_frac, minimum=0, maximum=1)
-        if not (busy > 0 if not hasattr(busy, "ndim") else (busy > 0).all()):
-            raise ValueError("utilisation_frac=0: a deployment that serves nothing has no cost per token")
+        price, busy = number("usd_per_gpu_hour", usd_per_gpu_hour, minimum=0), _busy(utilisation_frac)
         if allocation not in ALLOCATIONS:
             raise ValueError(f"allocation={shown(allocation)}; use one of {', '.join(ALLOCATIONS)}")
         prompt, output = number("prompt", prompt, minimum=1), number("output", output, minimum=1)
@@ -63,36 +62,45 @@ class Deployment(Served):
         usd_per_s = price * self.n_gpus / 3600 / busy
         request = usd_per_s / load.requests_per_s
         to_input = self._input_frac(load, prompt, output, allocation)
-        watts = self.accelerator.tdp_w or float("nan")
+        watts = self.accelerator.tdp_w and self.n_gpus * self.accelerator.tdp_w
         return Cost(
             usd_per_mtok_input=1e6 * request * to_input / prompt,
             usd_per_mtok_output=1e6 * request * (1 - to_input) / output,
             usd_per_mtok_cached_input=1e6 * usd_per_s * self._cached_s(load),
             usd_per_mtok_blended=1e6 * request / (prompt + output), usd_per_request=request,
-            usd_per_hour=price * self.n_gpus, joules_per_output_token=watts * self.n_gpus / load.output_tokens_per_s)
+            usd_per_hour=price * self.n_gpus, joules_per_output_token=watts and watts / busy / load.output_tokens_per_s,
+            feasible=load.feasible)
 
-    def _input_frac(self, load, prompt, output, allocation: str):
+    def _input_frac(self, load: Load, prompt, output, allocation: str):
         """The share of a request's cost that its input tokens carry."""
         if allocation == "equal":
             return prompt / (prompt + output)
         if allocation == "flops":
             reading = forward(self.model, 1, prompt, 0).flops
-            writing = (output - 1) * forward(self.model, 1, 1, prompt + output / 2).flops
-            return reading / (reading + writing)
-        decoding = (output - 1) * load.decode_s
-        return where(output > 1, 1 - decoding / load.cycle_s, 1.0)
+            return reading / (reading + (output - 1) * forward(self.model, 1, 1, prompt + output / 2).flops)
+        return where(output > 1, 1 - (output - 1) * load.decode_s / load.cycle_s, 1.0)
 
-    def _cached_s(self, load):
-        """Seconds of the whole deployment that one cached token takes: its bytes read once, its share of memory."""
-        held = self.model.kv_bytes_per_token(self.kv)
-        reading = held / (self.n_gpus * self.accelerator.hbm_bytes_per_s * self.profile.kv_frac)
-        return reading + load.cycle_s * held / (self.n_gpus * self.accelerator.memory_bytes)
+    def _cached_s(self, load: Load):
+        """Seconds of the deployment that one cached token takes: on its GPUs, one read and a share of the memory."""
+        held = sum(kv_bytes_per_gpu(part, 1, kv=self.kv, split=self.split) for part in self.stages)
+        g = self.accelerator
+        each = 1 / (g.hbm_bytes_per_s * self.profile.kv_frac) + load.cycle_s / g.memory_bytes
+        return held / (self.pp * self.dp) * each
+
+
+def _busy(utilisation_frac):
+    busy = number("utilisation_frac", utilisation_frac, minimum=0, maximum=1)
+    if not ((busy > 0).all() if is_array(busy) else busy > 0):
+        raise ValueError("utilisation_frac=0: a deployment that serves nothing has no cost per token; give more than 0")
+    return busy
 
 
 def break_even_tokens_per_hour(usd_per_hour, api_usd_per_mtok):
     """Tokens an hour at which renting costs as much as an API: below, the API is cheaper.
 
     usd_per_hour / api price                                                                          [tokens/h]
+
+    Over what the deployment can serve in an hour, it is the utilisation at break-even.
 
     >>> break_even_tokens_per_hour(10.0, 0.5)
     20000000.0

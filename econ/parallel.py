@@ -14,12 +14,13 @@ from .work import ACTIVATION_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """Equal messages of one pass: `count` times, `size_bytes` each among `n` GPUs."""
+    """Equal messages of one pass: `count` times, `size_bytes` each among `n` GPUs that lie within `span` GPUs."""
 
     kind: str  # all-reduce, all-to-all or send
     count: int
     size_bytes: Any
     n: int
+    span: int
 
     @property
     def wire_bytes(self):
@@ -35,9 +36,10 @@ def collectives(model: Model, batch, new_tokens, tp: int = 1, pp: int = 1, ep: i
     """The messages of one forward pass of one replica.
 
     Two all-reduces of batch * new_tokens * hidden activations (16 bit) in a layer with a mixer and an MLP, if
-    tp > 1. pp - 1 sends of the same. With experts over several replicas (ep > tp), two all-to-alls of k times that
-    in each routed layer instead of its second all-reduce. Blocks that run attention and MLP in parallel could do
-    with one all-reduce: there this counts one too many.
+    tp > 1. pp - 1 sends of the same. With experts over several replicas (ep > tp), a routed layer's second
+    all-reduce gives way to two all-to-alls, in which each GPU sends its 1 / tp of the tokens to their k experts.
+    Left out: one all-reduce each for a divided embedding table and head. One too many is counted for blocks that
+    run attention and MLP in parallel, and k copies where two experts of a token share a GPU.
 
     >>> from econ.config import load_model
     >>> [(c.kind, c.count, c.size_bytes) for c in collectives(load_model("llama-3.3-70b"), 1, 1, tp=4)]
@@ -48,15 +50,16 @@ def collectives(model: Model, batch, new_tokens, tp: int = 1, pp: int = 1, ep: i
     for layer, n in model.layer_kinds:
         experts = next((t for t in layer.tensors if t.role == "expert"), None)
         mixers = (layer.attention is not None) or (layer.recurrent is not None)
-        has_mlp = experts is not None or any("down" in t.name or t.name.startswith("mlp") for t in layer.tensors)
+        has_mlp = any(t.name.startswith("mlp.") for t in layer.tensors)
         if experts is None or ep <= tp:
             reduces += n * (mixers + has_mlp)
         else:
             reduces += n * mixers
             routed[experts.used] = routed.get(experts.used, 0) + 2 * n
-    found = [Collective(kind="all-reduce", count=reduces, size_bytes=size, n=tp)] if tp > 1 else []
-    found += [Collective(kind="all-to-all", count=count, size_bytes=used * size, n=ep) for used, count in routed.items()]
-    found += [Collective(kind="send", count=pp - 1, size_bytes=size, n=2)] if pp > 1 else []
+    found = [Collective(kind="all-reduce", count=reduces, size_bytes=size, n=tp, span=tp)] if tp > 1 else []
+    found += [Collective(kind="all-to-all", count=count, size_bytes=used * size / tp, n=ep, span=ep)
+              for used, count in routed.items()]
+    found += [Collective(kind="send", count=pp - 1, size_bytes=size, n=2, span=tp * pp)] if pp > 1 else []
     return tuple(found)
 
 
@@ -120,8 +123,8 @@ def stages(model: Model, pp: int) -> tuple[Model, ...]:
     empty = Tensor(name="lm_head", shape=(0, model.hidden), role="head", quantized=False)
     cut, first = [], 0
     for i, count in enumerate(counts):
-        last = i == pp - 1
-        cut.append(replace(model, layers=model.layers[first:first + count], tied=False, final=model.final if last else (),
-                           embeddings=model.embeddings if i == 0 else (), head=model.head if last else empty))
+        final, head = (model.final, model.head) if i == pp - 1 else ((), empty)
+        cut.append(replace(model, layers=model.layers[first:first + count], tied=False, final=final, head=head,
+                           embeddings=model.embeddings if i == 0 else ()))
         first += count
     return tuple(cut)

@@ -5,12 +5,16 @@ error on data left out of the fit. "ideal" is physics and has no file.
 """
 
 import tomllib
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 
+from .arrays import scalar
 from .errors import UnknownName
 from .names import DATA, nearest
 from .units import shown
+
+_SHARES = ("flop_frac", "weight_frac", "kv_frac", "link_frac")
+_TIMES = ("collective_s", "expert_s", "sequence_s", "step_s", "long_context_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +37,17 @@ class Profile:
     long_context_tokens: float = float("inf")
     fitted: dict = field(default_factory=dict, hash=False)  # data, date, engine, rows, held-out errors: see the file
 
+    def __post_init__(self):
+        for name in _SHARES:
+            share = getattr(self, name)
+            if not (share is None and name == "link_frac") and scalar(name, share, minimum=0, maximum=1) == 0:
+                raise ValueError(f"profile {self.name}: {name}=0; give a share above 0 and up to 1")
+        for name in _TIMES:
+            scalar(name, getattr(self, name), minimum=0)
+
 
 IDEAL = Profile()
-_CONSTANTS = [f.name for f in fields(Profile) if f.name not in ("name", "fitted")]
+_CONSTANTS = (*_SHARES, *_TIMES, "long_context_tokens")
 
 
 def profiles() -> list[str]:
@@ -63,5 +75,5 @@ def load_profile(name) -> Profile:
     table = tomllib.loads((DATA / "profiles" / f"{name}.toml").read_text(encoding="utf-8"))
     unknown = set(table["constants"]) - set(_CONSTANTS)
     if unknown:
-        raise ValueError(f"profile {name}: unknown constants {', '.join(sorted(unknown))}; known: {', '.join(_CONSTANTS)}")
+        raise ValueError(f"profile {name}: unknown constants {', '.join(sorted(unknown))}; use {', '.join(_CONSTANTS)}")
     return Profile(name=name, fitted=table["fitted"], **table["constants"])

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .arrays import is_array, maximum, minimum, number, where, whole
+from .arrays import maximum, minimum, number, where, whole
 from .errors import check_type
 from .hardware import Accelerator
 from .work import Work
@@ -32,18 +32,29 @@ class Step:
     feasible: Any = True
 
 
-def step(work: Work, compute_s, memory_s, comm_s=0.0, overhead_s=0.0, peak_s=None, bus_s=None, feasible=True) -> Step:
-    """A `Step` from its terms: time = max(compute, memory) + comm + overhead.
+def total_s(compute_s, memory_s, comm_s=0.0, overhead_s=0.0):
+    """The time of one pass: the two ceilings overlap, what a profile adds does not.
+
+    max(compute, memory) + comm + overhead                                                              [s]
+
+    >>> total_s(3.0, 10.0, comm_s=0.5)
+    10.5
+    """
+    return maximum(compute_s, memory_s) + comm_s + overhead_s
+
+
+def step(flops, moved_bytes, compute_s, memory_s, comm_s=0.0, overhead_s=0.0, peak_s=None, bus_s=None,
+         feasible=True) -> Step:
+    """A `Step` from its terms.
 
     `peak_s` and `bus_s` are the same FLOPs and bytes at peak rates, for MFU and MBU; by default the given terms.
     """
-    time_s = maximum(compute_s, memory_s) + comm_s + overhead_s
+    time_s = total_s(compute_s, memory_s, comm_s, overhead_s)
     peak_s, bus_s = compute_s if peak_s is None else peak_s, memory_s if bus_s is None else bus_s
-    busy = where(time_s > 0, time_s, 1.0) if is_array(time_s) else time_s or 1.0
+    busy = where(time_s == 0, 1.0, time_s)
     return Step(time_s=time_s, compute_s=compute_s, memory_s=memory_s, comm_s=comm_s, overhead_s=overhead_s,
-                flops=work.flops, bytes=work.bytes, bound=_largest(compute_s, memory_s, comm_s, overhead_s),
-                mfu_frac=peak_s / busy,
-                mbu_frac=bus_s / busy, feasible=feasible)
+                flops=flops, bytes=moved_bytes, bound=_largest(compute_s, memory_s, comm_s, overhead_s),
+                mfu_frac=peak_s / busy, mbu_frac=bus_s / busy, feasible=feasible)
 
 
 def _largest(compute_s, memory_s, comm_s, overhead_s):
@@ -69,7 +80,7 @@ def time_on(work: Work, accelerator: Accelerator, dtype: str = "bf16", n: int = 
     check_type("work", work, Work, "econ.forward(model)")
     check_type("accelerator", accelerator, Accelerator, "econ.load_accelerator(name)")
     n = whole("n", n)
-    return step(work, compute_s=work.flops / (n * accelerator.flop_per_s(dtype)),
+    return step(work.flops, work.bytes, compute_s=work.flops / (n * accelerator.flop_per_s(dtype)),
                 memory_s=work.bytes / (n * accelerator.hbm_bytes_per_s))
 
 

@@ -3,14 +3,17 @@
 One cycle serves R requests of a replica: R prefills, then output - 1 decode steps that all R share.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .arrays import is_array, maximum, minimum, number, scalar, where
+from .arrays import ceil_div, is_array, maximum, minimum, number, scalar, where
 from .errors import DoesNotFit
 from .latency import Timed
+from .roofline import total_s
+from .work import Work
 
-CONCURRENCIES = tuple(round(2 ** (k / 4)) for k in range(53))  # 1 to 8,192, four points a doubling
+CONCURRENCIES = sorted({round(2 ** (k / 4)) for k in range(53)})  # 1 to 8,192, four points a doubling
+INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,8 +21,9 @@ class Load:
     """What a deployment delivers under a steady load of equal requests.
 
     `ttft_s` holds the wait of a request that finds no place, `tpot_s` the prefills of others between two tokens;
-    `itl_max_s` is the longest gap between two tokens. `running_batch` and `queued` are for the whole deployment.
-    `limited_by`: "kv" (no memory for more), "engine" (its own limit) or "concurrency" (no more clients).
+    `itl_max_s` is the gap between two tokens with one prompt, or one piece of it, in between. `running_batch` and
+    `queued` are for the whole deployment. `limited_by`: "kv" (no memory for more), "engine" (its own limit) or
+    "concurrency" (no more clients). `feasible` is False, and all but `limited_by` nan, at array points that do not fit.
     """
 
     ttft_s: Any
@@ -30,13 +34,23 @@ class Load:
     running_batch: Any
     queued: Any
     limited_by: Any
-    prefill_s: Any  # GPU time of one prompt, each replica
+    prefill_s: Any  # what one prompt adds to a cycle of its replica
     decode_s: Any  # time of one step of the running batch
     cycle_s: Any
     feasible: Any = True
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cycle:
+    """The passes of one cycle of a replica that runs `running` sequences."""
+
+    first_s: Any  # from the start of a prompt to its first token
+    prefill_s: Any
+    decode_s: Any
+    gap_s: Any
+    cycle_s: Any
+
+
 class Served(Timed):
     """A `Timed` deployment that also answers for many requests at once."""
 
@@ -49,8 +63,9 @@ class Served(Timed):
 
         A pipeline runs pp groups of R / pp sequences, one a stage: p counts 1 / pp, t is that of a group. Fewer
         clients than replicas leave replicas idle. `cached_frac` of each prompt is found in a prefix cache and not
-        computed. With `chunk_tokens`, prompts are read in pieces beside the decode steps: the same work, but no gap
-        between two tokens longer than one mixed step. All arguments may be arrays.
+        computed; that shared prefixes are held once is not counted. With `chunk_tokens`, a prompt is read in pieces
+        that ride on decode steps, both reading the weights once: p is what the pieces add to those steps, and the
+        first token takes as many steps as there are pieces. All arguments may be arrays.
         Raises DoesNotFit where not even one sequence fits, ValueError for a bad size.
 
         >>> v = Served("llama-3.3-70b", "h100-sxm", n_gpus=4).serve(concurrency=64, prompt=2048, output=300)
@@ -59,28 +74,54 @@ class Served(Timed):
         """
         concurrency, prompt = number("concurrency", concurrency, minimum=1), number("prompt", prompt, minimum=1)
         output, cached = number("output", output, minimum=1), number("cached_frac", cached_frac, minimum=0, maximum=1)
+        chunk = None if chunk_tokens is None else number("chunk_tokens", chunk_tokens, minimum=1)
         held = self._sequences(prompt + output)
-        dp = minimum(concurrency, self.dp)  # replicas at work
-        running = minimum(concurrency / dp, minimum(held, self.max_running or float("inf")))
-        running = where(held >= 1, running, float("nan")) if is_array(held) else running
-        groups = minimum(maximum(running, 1), self.pp)
-        prefill = self._time(1, maximum(prompt * (1 - cached), 1), prompt * cached)
-        decode = self._time(running / groups, 1, prompt + output / 2)
-        cycle = running * prefill / groups + (output - 1) * decode
-        later = where(output > 1, output - 1, 1)
-        tpot = decode + where(output > 1, running * prefill / groups / later, 0.0)
-        wait = (concurrency / dp - running) * cycle / running
-        gap = decode + prefill if chunk_tokens is None else self._mixed(running / groups, prompt, output, chunk_tokens)
-        cycle = where(output > 1, cycle, maximum(cycle, running * prefill / groups))
-        return Load(ttft_s=prefill + wait, tpot_s=tpot, itl_max_s=gap, requests_per_s=dp * running / cycle,
-                    output_tokens_per_s=dp * running * output / cycle, running_batch=dp * running,
-                    queued=concurrency - dp * running, prefill_s=prefill, decode_s=decode, cycle_s=cycle,
-                    limited_by=self._limited_by(concurrency / dp, held), feasible=held >= 1)
+        replicas = minimum(concurrency, self.dp)  # at work
+        places = minimum(maximum(held, 1), self.max_running or INFINITE)
+        running = minimum(concurrency / replicas, places)
+        c = self._cycle(running, prompt, output, cached, chunk)
+        wait = (concurrency / replicas - running) * c.cycle_s / running
+        load = self._load(c, replicas, running, output, ttft_s=c.first_s + wait,
+                          queued=concurrency - replicas * running,
+                          limited_by=self._limited_by(concurrency / replicas, held))
+        return _masked(load, held >= 1)
+
+    def _cycle(self, running, prompt, output, cached=0.0, chunk=None) -> _Cycle:
+        groups = minimum(maximum(running, 1), self.pp)  # of a pipeline, each on another stage
+        group, context = maximum(running, 1) / groups, prompt + output / 2
+        fresh = maximum(prompt * (1 - cached), 1)
+        decode, steps = self._time(group, 1, context), output - 1
+        if chunk is None:
+            first = added = self._time(1, fresh, prompt - fresh)
+            gap = decode + first
+        else:
+            pieces = ceil_div(fresh, minimum(chunk, fresh))
+            piece = fresh / pieces
+            mixed = self._mixed_s(group, context, piece, prompt - (fresh + piece) / 2)  # in the middle of the prompt
+            gap = self._mixed_s(group, context, piece, prompt - piece)
+            first, added, steps = pieces * mixed, pieces * (mixed - decode), maximum(steps, running * pieces / groups)
+        added = added / groups
+        cycle = running * added + steps * decode
+        return _Cycle(first_s=first, prefill_s=added, decode_s=decode, gap_s=gap, cycle_s=cycle)
+
+    def _mixed_s(self, batch, context, chunk, before):
+        """A step that decodes a batch and reads a piece of one prompt after `before` tokens, the weights once."""
+        decodes, pieces = self._works(batch, 1, context), self._works(1, chunk, before)
+        shared = self._works(batch + chunk, 1, 0)
+        work = [_joined(a, b, w.weight_bytes) for a, b, w in zip(decodes, pieces, shared, strict=True)]
+        return total_s(*self._terms(work, batch + chunk, self._overhead_s(batch, 1, context)))
+
+    def _load(self, c: _Cycle, replicas, running, output, **named) -> Load:
+        rate = replicas * running / c.cycle_s
+        tpot = where(output > 1, c.cycle_s / where(output > 1, output - 1, 1), c.decode_s)
+        return Load(tpot_s=tpot, itl_max_s=c.gap_s, requests_per_s=rate, output_tokens_per_s=output * rate,
+                    running_batch=replicas * running, prefill_s=c.prefill_s, decode_s=c.decode_s, cycle_s=c.cycle_s,
+                    **named)
 
     def _sequences(self, tokens):
         """Sequences a replica can hold; raises where a single number is 0."""
         limit, held = self.model.max_context, self.memory(1, tokens).max_batch
-        if is_array(held) or is_array(tokens):
+        if is_array(held):
             return held if limit is None else where(tokens <= limit, held, 0.0)
         if held < 1 or (limit is not None and tokens > limit):
             self._checked(1, tokens)
@@ -88,69 +129,67 @@ class Served(Timed):
         return held
 
     def _limited_by(self, wanted, held):
-        engine = self.max_running or float("inf")
-        who = where(engine < held, "engine", "kv") if is_array(held) else ("engine" if engine < held else "kv")
+        engine = self.max_running or INFINITE
+        who = where(engine < held, "engine", "kv")
         return where(wanted <= minimum(held, engine), "concurrency", who)
 
-    def _mixed(self, running, prompt, output, chunk_tokens):
-        """A step that decodes the batch and reads a chunk of one prompt at its end, weights read once."""
-        chunk = minimum(number("chunk_tokens", chunk_tokens, minimum=1), prompt)
-        one, piece, empty = (self._terms(self._works(*pass_), *pass_)
-                             for pass_ in ((running, 1, prompt + output / 2), (1, chunk, prompt - chunk), (1, 1, 0)))
-        weights_s = empty["memory_s"]  # in both: read once
-        busy = maximum(one["compute_s"] + piece["compute_s"], one["memory_s"] + piece["memory_s"] - weights_s)
-        return busy + one["comm_s"] + piece["comm_s"] + one["overhead_s"]
-
     def at_rate(self, requests_per_s, prompt=1, output=1) -> Load:
-        """Steady state under requests that arrive at a rate, whatever the number of clients.
+        """Steady state under requests that arrive at random at a mean rate, split evenly over the replicas.
 
-        The concurrency c at which c requests in the system leave as fast as they come (Little's law).
+        running = rate * time in the system (Little's law); ttft = p + rate p^2 / (2 (1 - rate p))          [s]
+
+        The second term is the mean wait for the prompts before one's own (Pollaczek-Khinchine, equal prompts).
         Raises ValueError at or beyond saturation: a queue that grows has no steady state. Scalars only.
 
         >>> d = Served("llama-3.3-70b", "h100-sxm", n_gpus=4)
-        >>> round(d.at_rate(2.0, prompt=2048, output=300).running_batch, 1)
-        7.5
+        >>> v = d.at_rate(2.0, prompt=2048, output=300)
+        >>> round(v.running_batch, 1), round(v.ttft_s / d.prefill(1, 2048).time_s, 3)
+        (7.5, 1.084)
         """
-        rate = scalar("requests_per_s", requests_per_s, minimum=0)
+        rate = scalar("requests_per_s", requests_per_s, minimum=0) / self.dp
         if not rate > 0:
-            raise ValueError(f"requests_per_s={rate}; give a rate above 0")
-        most = self._most(prompt, output)
-        top = self.serve(most, prompt, output).requests_per_s
+            raise ValueError(f"requests_per_s={requests_per_s}; give a rate above 0")
+        low, high = 1.0, self._most(prompt, output) / self.dp
+        top = high / self._cycle(high, prompt, output).cycle_s
         if rate >= top:
-            raise ValueError(f"{rate:g} requests per second saturate the deployment; it serves at most {top:.4g}")
-        low, high = 1.0, float(most)
-        for _ in range(60):
-            middle = (low * high) ** 0.5
-            enough = self.serve(middle, prompt, output).requests_per_s >= rate
-            low, high = (low, middle) if enough else (middle, high)
-        return self.serve(high, prompt, output)
+            raise ValueError(f"{requests_per_s:g} requests per second saturate the deployment; it serves at most "
+                             f"{self.dp * top:.4g}")
+        running = rate * self._cycle(1, prompt, output).cycle_s  # one after the other
+        if running > 1:
+            for _ in range(60):
+                running = (low * high) ** 0.5
+                enough = running / self._cycle(running, prompt, output).cycle_s >= rate
+                low, high = (low, running) if enough else (running, high)
+        c = self._cycle(running, prompt, output)
+        stage_s = c.first_s / self.pp  # a pipeline takes the next prompt when its first stage is done with this one
+        wait = rate * stage_s**2 / (2 * (1 - rate * stage_s))
+        load = self._load(c, self.dp, running, output, queued=0.0, limited_by="concurrency", ttft_s=c.first_s + wait)
+        return replace(load, requests_per_s=requests_per_s, output_tokens_per_s=requests_per_s * output)
 
     def _most(self, prompt, output) -> int:
         """Requests in the system that run without a queue."""
         prompt, output = scalar("prompt", prompt, minimum=1), scalar("output", output, minimum=1)
-        return self.dp * int(minimum(self._sequences(prompt + output), self.max_running or float("inf")))
+        return self.dp * int(minimum(self._sequences(prompt + output), self.max_running or INFINITE))
 
     def frontier(self, prompt=1, output=1) -> list[tuple[int, float, float]]:
         """Concurrency, tokens per second of one user, and tokens per second of one GPU, from alone to full.
 
         Concurrencies that would queue are left out: they add waiting and nothing else.
         """
-        points = []
-        for concurrency in (c for c in CONCURRENCIES if c <= self._most(prompt, output)):
-            v = self.serve(concurrency, prompt, output)
-            points.append((concurrency, 1 / v.tpot_s, v.output_tokens_per_s / self.n_gpus))
-        return points
+        most = self._most(prompt, output)
+        loads = ((c, self.serve(c, prompt, output)) for c in (*(c for c in CONCURRENCIES if c < most), most))
+        return [(c, 1 / v.tpot_s, v.output_tokens_per_s / self.n_gpus) for c, v in loads]
 
-    def largest_load(self, prompt=1, output=1, slo_ttft_s=float("inf"), slo_tpot_s=float("inf")) -> Load | None:
+    def largest_load(self, prompt=1, output=1, slo_ttft_s=INFINITE, slo_tpot_s=INFINITE) -> Load | None:
         """The highest load without a queue at which both limits hold; None if not even one client gets them.
 
-        `slo_ttft_s` limits the time to the first token with the whole batch ahead of it in the worst case:
-        a prompt that waits for one other. Searched to one client, since both times grow with the load.
+        Exact to one client: without a queue the first token takes one prefill at any load, and tpot grows with it.
+        `limited_by` is what one more client would meet: "kv", "engine", or a limit on the times ("concurrency").
         """
         for name, limit in (("slo_ttft_s", slo_ttft_s), ("slo_tpot_s", slo_tpot_s)):
-            if limit != float("inf"):
+            if limit != INFINITE:
                 scalar(name, limit, minimum=0)
-        best, low, high = None, 1, self._most(prompt, output)
+        best, low, high = None, 1, (most := self._most(prompt, output))
         while low <= high:
             middle = (low + high) // 2
             v = self.serve(middle, prompt, output)
@@ -158,4 +197,23 @@ class Served(Timed):
                 best, low = v, middle + 1
             else:
                 high = middle - 1
+        if best and best.running_batch == most:
+            return replace(best, limited_by=self._limited_by(INFINITE, self._sequences(prompt + output)))
         return best
+
+
+def _joined(a: Work, b: Work, weight_bytes) -> Work:
+    """Two passes in one: the FLOPs and cache traffic of both, the weights as given."""
+    rates = {rate: a.flops_by_rate[rate] + b.flops_by_rate[rate] for rate in a.flops_by_rate}
+    return replace(a, flops=a.flops + b.flops, flops_by_rate=rates, weight_bytes=weight_bytes,
+                   kv_read_bytes=a.kv_read_bytes + b.kv_read_bytes, kv_write_bytes=a.kv_write_bytes + b.kv_write_bytes,
+                   state_bytes=a.state_bytes + b.state_bytes, operators=())
+
+
+def _masked(load: Load, feasible) -> Load:
+    """nan at the points of an array that do not fit."""
+    if not is_array(feasible):
+        return load
+    names = [f.name for f in fields(Load) if f.name not in ("limited_by", "feasible")]
+    return replace(load, feasible=feasible,
+                   **{name: where(feasible, getattr(load, name), float("nan")) for name in names})

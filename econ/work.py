@@ -284,6 +284,24 @@ def reach(context, window: int | None = None, chunked: bool = False):
     return context % window if chunked else minimum(context, window - 1)
 
 
+def kinks(model: Model, last) -> set[int]:
+    """Contexts up to `last` at which the work of a decode step leaves its straight line of the context.
+
+    A window is full, a chunk begins, or sparse attention starts to choose.
+
+    >>> from econ.config import load_model
+    >>> kinks(load_model("gpt-oss-20b"), 8192)
+    {127}
+    """
+    found: set[int] = set()
+    for a, _ in model.attention_kinds:
+        if a.index:
+            found |= {a.index.top_k - 1, a.index.top_k}
+        elif a.window:
+            found |= set(range(a.window, int(last) + 1, a.window)) if a.chunked else {a.window - 1}
+    return found
+
+
 def _attention_operator(a: Attention, n: int, batch, new_tokens, context, causal, article, cache, split: Split):
     top_k = a.index.top_k if a.index else None
     pairs = n * batch * scores(new_tokens, context, causal, top_k or a.window, a.chunked)

@@ -16,8 +16,8 @@ ECON = ROOT / "econ"
 ORDER = [
     "units", "errors", "arrays", "names", "keys", "rules", "precision", "hardware", "families", "schedule", "model",
     "recurrent", "layers", "quantized", "config",
-    "work", "roofline", "memory", "parallel", "profiles", "latency", "serving", "techniques", "cost", "choose",
-    "widgets", "check", "axis", "svg", "live", "plots", "kernels", "cli",
+    "work", "roofline", "memory", "parallel", "profiles", "placement", "latency", "serving", "techniques", "cost",
+    "choose", "widgets", "check", "axis", "svg", "live", "plots", "kernels", "cli",
 ]
 MODULES = sorted(path for path in ECON.rglob("*.py") if path != ECON / "__init__.py")
 

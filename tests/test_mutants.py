@@ -147,8 +147,8 @@ MUTANTS = [
     ),
     *mutants(
         "roofline.py",
-        ("compute and memory time added", "time_s = maximum(compute_s, memory_s) + comm_s",
-         "time_s = compute_s + memory_s + comm_s"),
+        ("compute and memory time added", "return maximum(compute_s, memory_s) + comm_s",
+         "return compute_s + memory_s + comm_s"),
         ("the number of GPUs ignored", "memory_s=work.bytes / (n * accelerator", "memory_s=work.bytes / (accelerator"),
     ),
     *mutants(
@@ -159,18 +159,21 @@ MUTANTS = [
          "max_batch=_whole(room, _page_bytes(model, kv, split))"),
     ),
     *mutants(
-        "latency.py",
+        "placement.py",
         ("all of the memory usable", "usable_bytes = self.gpu_mem_frac * self", "usable_bytes = self"),
+        ("a batch that does not fit is timed anyway", "        if not need.fits:\n            raise",
+         "        if False:\n            raise"),
+    ),
+    *mutants(
+        "latency.py",
         ("a decode step for the first token too", "total, later = ttft + decoding,",
          "total, later = ttft + decoding + single,"),
         ("time per output token includes the prefill", "decoding / later, single)", "total / output, single)"),
-        ("decode at the prompt's length throughout", "self._time(batch, 1, prompt + k) for k",
-         "self._time(batch, 1, prompt) for k"),
+        ("decode at the prompt's length throughout", "self._pass(batch, 1, first + maximum(end - 1, start))",
+         "self._pass(batch, 1, first + start)"),
         ("input tokens counted as output", "output_tokens_per_s=batch * output / total",
          "output_tokens_per_s=batch * (prompt + output) / total"),
         ("every product at the 16-bit rate", "flops / (peaks.get(rate) or wide)", "flops / wide"),
-        ("a batch that does not fit is timed anyway", "        if not need.fits:\n            raise",
-         "        if False:\n            raise"),
     ),
 ]
 
