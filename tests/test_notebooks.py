@@ -91,6 +91,19 @@ def test_run_keeps_text_and_drops_images(draft, tmp_path):
     assert notebooks.main(["run", str(path)]) == 0 and path.read_text() == first
 
 
+def stream(text, name="stdout"):
+    return nbformat.v4.new_output("stream", name=name, text=text)
+
+
+def test_a_stream_that_came_in_pieces_is_stored_as_one(notebook, tmp_path):
+    value = nbformat.v4.new_output("display_data", data={"text/plain": "x"})
+    notebook.cells[-1].outputs = [stream("one\n"), stream("two\n"), value, stream("three\n"), stream("four\n", "log")]
+    assert "not as `run` leaves it" in problems(notebook, tmp_path)
+    outputs = notebooks.normalise(notebook).cells[-1].outputs
+    assert [output.get("text") for output in outputs] == ["one\ntwo\n", None, "three\n", "four\n"]
+    assert problems(notebook, tmp_path) == ""
+
+
 def test_a_failing_cell_is_named_and_the_file_is_left(draft, tmp_path, capsys):
     (tmp_path / "econ").symlink_to(settings.ROOT / "econ")
     draft.write_text(DRAFT.replace("assert True", "assert 1 > 2, 'one is not more than two'"))

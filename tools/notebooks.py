@@ -115,7 +115,7 @@ def normalise(nb):
         cell.pop("attachments", None)
     for count, cell in enumerate(code_cells(nb), start=1):
         cell.execution_count = count if cell.execution_count else None
-        cell.outputs = [kept for kept in map(_text_output, cell.outputs) if kept]
+        cell.outputs = _merge_streams(filter(None, map(_text_output, cell.outputs)))
         for output in cell.outputs:
             if "execution_count" in output:
                 output.execution_count = count
@@ -129,6 +129,18 @@ def _text_output(output):
         output.metadata, output.data = nbformat.from_dict({}), nbformat.from_dict(data)
         return output if data else None
     return output
+
+
+def _merge_streams(outputs) -> list:
+    """Streams of one name that follow each other as one: where a kernel cuts them depends on its timing."""
+    merged: list = []
+    for output in outputs:
+        name = output.get("name")  # only streams have one
+        if name and merged and merged[-1].get("name") == name:
+            merged[-1].text += output.text
+        else:
+            merged.append(output)
+    return merged
 
 
 def _is_text(kind: str) -> bool:
