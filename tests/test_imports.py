@@ -15,9 +15,9 @@ ECON = ROOT / "econ"
 # A module imports only from modules before it. A new module gets its place here.
 ORDER = [
     "units", "errors", "arrays", "names", "keys", "rules", "precision", "hardware", "families", "schedule", "model",
-    "recurrent", "layers", "quantized", "config",
+    "recurrent", "layers", "quantized", "ignored", "config",
     "work", "roofline", "memory", "parallel", "profiles", "placement", "latency", "serving", "techniques", "cost",
-    "choose", "widgets", "check", "axis", "svg", "live", "plots", "kernels", "cli",
+    "choose", "widgets", "check", "axis", "svg", "live", "plots", "kernels", "answers", "cli", "__main__",
 ]
 MODULES = sorted(path for path in ECON.rglob("*.py") if path != ECON / "__init__.py")
 
