@@ -54,6 +54,18 @@ class Timed(Placed):
         """
         return self._step(number("batch", batch, minimum=1), 1, number("context", context, minimum=0))
 
+    def verify(self, batch=1, tokens=1, context=0) -> Step:
+        """The time of a pass over `tokens` drafted tokens a sequence that gives logits at every one of them.
+
+        >>> d = Timed("llama-3.3-70b", "h100-sxm", n_gpus=4)
+        >>> round(d.verify(1, 5, context=2048).time_s / d.decode(1, context=2048).time_s, 4)
+        1.0
+
+        Raises DoesNotFit if the cache of the whole batch does not fit, ValueError for a bad size.
+        """
+        batch, tokens = number("batch", batch, minimum=1), number("tokens", tokens, minimum=1)
+        return self._step(batch, tokens, number("context", context, minimum=0), logits="all")
+
     def request(self, batch=1, prompt=1, output=1) -> Request:
         """The times of `batch` equal requests that start together: one prefill, then output - 1 decode steps.
 
@@ -93,9 +105,9 @@ class Timed(Placed):
         larger = _sum_of_larger(compute, compute_end, memory, memory_end, end - start)
         return larger + (end - start) * (comm + overhead)
 
-    def _step(self, batch, new_tokens, context) -> Step:
+    def _step(self, batch, new_tokens, context, logits="last") -> Step:
         feasible = self._checked(batch, context + new_tokens)
-        work = self._works(batch, new_tokens, context)
+        work = self._works(batch, new_tokens, context, logits)
         terms = self._terms(work, batch * new_tokens, self._overhead_s(batch, new_tokens, context))
         if is_array(feasible):
             terms = [where(feasible, term, float("nan")) for term in terms]
@@ -113,10 +125,10 @@ class Timed(Placed):
         return self._terms(self._works(batch, new_tokens, context), batch * new_tokens,
                            self._overhead_s(batch, new_tokens, context))
 
-    def _works(self, batch, new_tokens, context) -> list[Work]:
+    def _works(self, batch, new_tokens, context, logits="last") -> list[Work]:
         """The work of one GPU of each stage."""
-        return [forward(part, batch, new_tokens, context, weights=self.weights, kv=self.kv, split=self.split)
-                for part in self.stages]
+        return [forward(part, batch, new_tokens, context, logits=logits, weights=self.weights, kv=self.kv,
+                        split=self.split) for part in self.stages]
 
     def _terms(self, work: list[Work], tokens, overhead_s):
         """Compute, memory, communication, overhead: one pass over `tokens` in all, its stages one after the other."""
