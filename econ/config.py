@@ -14,11 +14,12 @@ from pathlib import Path
 
 from .errors import ConfigError, UnknownName
 from .families import FAMILIES, SYNONYMS, Family
+from .ignored import unquantised
 from .keys import Keys, class_defaults
 from .layers import build_layer, extra_tensors, norm_tensors
 from .model import Layer, Model, Tensor
 from .names import DATA, aliases, nearest
-from .quantized import cache_dtype, published_format, unquantised
+from .quantized import cache_dtype, published_format
 from .schedule import schedule
 from .units import shown
 

@@ -167,7 +167,7 @@ _INDEXER = (
     extra("self_attn.indexer.wk", "index_head_dim", "hidden", on="indexed_attention", whole=True),
     extra("self_attn.indexer.k_norm", "index_head_dim", on="indexed_attention"),
     extra("self_attn.indexer.k_norm.bias", "index_head_dim", on="indexed_attention"),
-    extra("self_attn.indexer.weights_proj", "index_n_heads", "hidden", on="indexed_attention", whole=True),
+    extra("self_attn.indexer.weights_proj", "index_n_heads", "hidden", on="indexed_attention", whole=True, plain=True),
 )
 _ALTUP = (
     extra("altup.correct_output_scale", "hidden", on="all"),

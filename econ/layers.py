@@ -100,7 +100,8 @@ def _extra(keys: Keys, x: Extra, attention: Attention | None) -> Tensor:
         return Tensor(name=x.name, shape=shape, role="expert", shard="ep", copies=keys.integer("experts"),
                       used=keys.integer("top_k"))
     role = "embedding" if x.name.startswith("embed") else "linear" if len(shape) > 1 else "other"
-    return Tensor(name=x.name, shape=shape, role=role, shard="whole" if x.whole or len(shape) == 1 else "tp")
+    return Tensor(name=x.name, shape=shape, role=role, shard="whole" if x.whole or len(shape) == 1 else "tp",
+                  quantized=not x.plain)
 
 
 def attention_of(keys: Keys, family: Family, place: Place) -> Attention:

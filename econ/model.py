@@ -312,7 +312,8 @@ class Model:
         >>> load_model("gpt-oss-120b").kv_growth_bytes_per_token("bf16")
         36864
         """
-        return self._cache_elements(lambda a: a.window is None) * cache_bytes(self.cache_dtype if dtype is None else dtype)
+        dtype = self.cache_dtype if dtype is None else dtype
+        return self._cache_elements(lambda a: a.window is None) * cache_bytes(dtype)
 
     def _cache_elements(self, chosen) -> int:
         return sum(n * a.cache_elements for a, n in self.attention_kinds if chosen(a))

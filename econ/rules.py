@@ -18,7 +18,7 @@ class Extra(NamedTuple):
 
     `on` says which layers have it: "all", "attention", or a kind of mixer or MLP. `when` names a key that must be
     true, or is a function of the config. `whole` weights are not split over GPUs, `routed` ones exist once for
-    every expert.
+    every expert, `plain` ones are never quantised.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Extra(NamedTuple):
     when: str | Callable | None = None
     whole: bool = False
     routed: bool = False
+    plain: bool = False
 
 
 def extra(name: str, *shape: str, **options) -> Extra:

@@ -156,8 +156,9 @@ def quantised(config, **spec):
     return load_model({**config, "quantization_config": spec})
 
 
-def compressed(**weights):
-    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
+def compressed(targets=("Linear",), **weights):
+    group = {"targets": list(targets), "weights": weights}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
 
 
 ROWS, COLS = 8192, 28672  # the 70B's down_proj
@@ -197,7 +198,36 @@ def test_modules_that_a_checkpoint_leaves_alone(patterns, left_alone):
     assert quantised(BIG, quant_method="fp8").weight_bytes() <= m.weight_bytes() <= load_model(BIG).weight_bytes()
 
 
+MOE = CONFIGS["deepseek-ai__DeepSeek-V2-Lite"]  # 26 of 27 layers have 64 routed experts and shared ones
+
+
+@pytest.mark.parametrize("spec, left_alone", [
+    (dict(quant_method="fp8", ignore=["re:.*shared_experts.*"]), {"mlp.shared_expert": 26 * 3}),
+    (dict(quant_method="fp8", ignore=["model.layers.1.mlp.shared_experts.down_proj"]), {"mlp.shared_expert": 1}),
+    (dict(quant_method="fp8", ignore=["re:.*mlp\\.(gate|up|gate_up|down)_proj.*"]), {"mlp": 3}),  # layer 0 is dense
+    (dict(quant_method="fp8", ignore=["re:.*self_attn\\.kv_a_proj_with_mqa$"]), {"self_attn": 27}),
+    (dict(quant_method="fp8", ignore=["re:.*mlp\\.shared_experts$"]), {}),  # no linear layer has that name
+    (dict(quant_method="fp8", ignore=["re:.*mlp\\.experts\\.\\d+\\.down_proj"]), {"mlp.experts": 26}),
+    (dict(quant_method="gptq", dynamic={"lm_head": {}, "-:.*attn.*": {}, "-:.*shared_expert.*": {}}),
+     {"self_attn": 27 * 4, "mlp.shared_expert": 26 * 3}),
+    (compressed(num_bits=4, type="int", group_size=32), {}),
+    (compressed(["re:.*mlp\\.experts.*"], num_bits=4, type="int", group_size=32),
+     {"self_attn": 27 * 4, "mlp": 3, "mlp.shared_expert": 26 * 3}),
+])
+def test_published_names_of_modules(spec, left_alone):
+    counted = {}
+    for layer in quantised(MOE, **spec).layers:
+        for t in layer.tensors:
+            if t.role in ("linear", "expert") and not t.quantized:
+                block = t.name.rpartition(".")[0]
+                counted[block] = counted.get(block, 0) + 1
+    assert counted == left_alone
+
+
 @pytest.mark.parametrize("spec, complaint", [
+    (compressed(["LlamaAttention"], num_bits=8, type="int"), "targets has 'LlamaAttention'"),
+    ({"quant_method": "gptq", "dynamic": {".*down.*": {"bits": 8}}}, "dynamic stores"),
+    ({"quant_method": "gptq", "lm_head": True}, "lm_head=true"), ({"quant_method": "gptq", "group_size": True}, "True"),
     ({"quant_method": "quark"}, "quant_method 'quark'"), ({"quant_method": ["awq"]}, "quant_method"),
     ({"quant_method": "awq", "bits": 5}, "bits=5"), ({"quant_method": "awq", "group_size": 0}, "group_size=0"),
     ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "mixed_precision"),
