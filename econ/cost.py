@@ -95,6 +95,20 @@ def _busy(utilisation_frac):
     return busy
 
 
+def usd_per_mtok(usd_per_hour, tokens_per_s, utilisation_frac=1.0):
+    """Dollars per million tokens of GPUs that cost so much an hour and give so many tokens a second while busy.
+
+    usd_per_hour / 3600 / utilisation / tokens_per_s * 1e6                                             [USD]
+
+    Say which tokens: output alone, or input and output.
+
+    >>> round(usd_per_mtok(2.5, 700), 2), round(usd_per_mtok(2.5, 700, utilisation_frac=0.1), 2)
+    (0.99, 9.92)
+    """
+    rent, rate = number("usd_per_hour", usd_per_hour, minimum=0), number("tokens_per_s", tokens_per_s, minimum=1e-9)
+    return 1e6 * rent / 3600 / _busy(utilisation_frac) / rate
+
+
 def break_even_tokens_per_hour(usd_per_hour, api_usd_per_mtok):
     """Tokens an hour at which renting costs as much as an API: below, the API is cheaper.
 

@@ -234,13 +234,13 @@ class Copy:
 
     def __init__(self, folder: Path):
         self.folder, self.clock = folder, 1_000_000_000
-        subjects = {path.stem for path in (ROOT / "econ").glob("*.py")} | {"published"}  # tests of other files stay out
+        subjects = {path.stem for path in (ROOT / "econ").glob("*.py")} | {"published", "cases"}  # others stay out
         core = [path for path in (ROOT / "tests").glob("test_*.py") if path.stem.removeprefix("test_") in subjects
                 and re.search(r"mark\.core", path.read_text(encoding="utf-8"))]
         self.tests = sorted((f"tests/{path.name}" for path in core), reverse=True)  # the slow ones last
         shutil.copytree(ROOT / "econ", folder / "econ", ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copytree(ROOT / "tests" / "data", folder / "tests" / "data")
-        for path in (ROOT / "pyproject.toml", ROOT / "tests" / "conftest.py", *core):
+        for path in (ROOT / "pyproject.toml", *(ROOT / "tests" / name for name in ("conftest.py", "cases.py")), *core):
             shutil.copy(path, folder / path.relative_to(ROOT))
 
     def write(self, file: str, text: str) -> None:
