@@ -41,6 +41,14 @@ def answers() -> str:
                   "one more token, at best", "sequences of 8,192 tokens that fit"], rows, left=2)
 
 
+def profile() -> str:
+    """How far off the fitted profile is, in one sentence each for what was fitted and what was left out."""
+    fitted = econ.load_profile("vllm-h100-llama70b-2025-03").fitted
+    return (f"The profile named above was fitted to {fitted['kept']} published runs of one engine ({fitted['engine']}).\n"
+            f"On input lengths left out of the fit it is {fitted['held_out_median_error_frac']:.1%} off in the median and "
+            f"{fitted['held_out_mean_error_frac']:.1%} in the mean. It says nothing about other engines.\n")
+
+
 def _cell(value, unit: str) -> str:
     """A bare number for a column whose head names the unit: at most four digits, no trailing zeros."""
     number = "" if value is None else fmt(value, unit, 4).split(" ")[0]
@@ -101,7 +109,7 @@ Where each config was read stands in `econ/data/models/sources.csv`.
 def pages() -> dict[Path, str]:
     """What every generated file should contain."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = {"answers": answers}
+    blocks = {"answers": answers, "profile": profile}
     filled = BLOCK.sub(lambda found: found[1] + blocks[found[2]]() + found[3], readme)
     return {ROOT / "README.md": filled, ROOT / "accelerators.md": accelerator_page(), ROOT / "models.md": model_page()}
 
