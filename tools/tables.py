@@ -44,9 +44,10 @@ def answers() -> str:
 def profile() -> str:
     """How far off the fitted profile is, in one sentence each for what was fitted and what was left out."""
     fitted = econ.load_profile("vllm-h100-llama70b-2025-03").fitted
-    return (f"The profile named above was fitted to {fitted['kept']} published runs of one engine ({fitted['engine']}).\n"
-            f"On input lengths left out of the fit it is {fitted['held_out_median_error_frac']:.1%} off in the median and "
-            f"{fitted['held_out_mean_error_frac']:.1%} in the mean. It says nothing about other engines.\n")
+    median, mean = (fmt(fitted[f"held_out_{kind}_error_frac"], "%", 2) for kind in ("median", "mean"))
+    return (f"The profile named above was fitted to {fitted['kept']} published runs of one engine "
+            f"({fitted['engine']}).\nOn input lengths left out of the fit it is {median} off in the median and {mean} "
+            "in the mean. It says nothing about other engines.\n")
 
 
 def _cell(value, unit: str) -> str:
