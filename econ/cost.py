@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from .arrays import is_array, number, where
+from .arrays import in_slices, is_array, number, where
 from .memory import kv_bytes_per_gpu
 from .serving import Load, Served
 from .units import shown
@@ -38,6 +38,7 @@ class Deployment(Served):
     (0.072264, 'concurrency')
     """
 
+    @in_slices
     def cost(self, usd_per_gpu_hour, concurrency=1, prompt=1, output=1, utilisation_frac=1.0,
              allocation="time") -> Cost:
         """Dollars per million tokens of a steady load.

@@ -6,7 +6,7 @@ One cycle serves R requests of a replica: R prefills, then output - 1 decode ste
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from .arrays import ceil_div, is_array, maximum, minimum, number, scalar, where
+from .arrays import ceil_div, in_slices, is_array, maximum, minimum, number, scalar, where
 from .errors import DoesNotFit
 from .latency import Timed
 from .roofline import total_s
@@ -54,6 +54,7 @@ class _Cycle:
 class Served(Timed):
     """A `Timed` deployment that also answers for many requests at once."""
 
+    @in_slices
     def serve(self, concurrency=1, prompt=1, output=1, chunk_tokens=None, cached_frac=0.0) -> Load:
         """Steady state with `concurrency` clients that each send the next request when one is done.
 

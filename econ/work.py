@@ -155,7 +155,9 @@ def forward(model: Model, batch=1, new_tokens=1, context=0, causal: bool = True,
     positions = {"last": batch, "all": tokens, "none": 0 * batch}[_one_of("logits", logits, ("last", "all", "none"))]
     sums = weight_sums(model, model.recipe(weights), split)
     seen = [positions if s.role == "head" else tokens for s in sums]
-    matrices = [s.operator(n) for s, n in zip(sums, seen, strict=True)]
+    routed = {(s.copies, s.used) for s in sums if s.copies > 1}
+    read = {key: touched(*key, tokens * split.replicas) for key in routed}
+    matrices = [s.operator(n, read.get((s.copies, s.used), 1)) for s, n in zip(sums, seen, strict=True)]
     cache = model.cache_dtype if kv is None else canonical(kv, CACHE_BYTES, "kv")
     mixers = list(_mixers(model, batch, new_tokens, context, CACHE_BYTES[cache], split, **options))
     by_rate: dict = {"bf16": 0}
@@ -211,12 +213,10 @@ class WeightSum:
     flops_per_token: Any
     bytes: Any  # of one copy
     activation_elements: Any
-    replicas: int = 1  # that bring tokens to these experts
 
-    def operator(self, tokens) -> Operator:
+    def operator(self, tokens, copies_read) -> Operator:
         """The work of these tensors on `tokens` positions of this replica."""
-        size = self.bytes if self.copies == 1 else touched(self.copies, self.used, tokens * self.replicas) * self.bytes
-        return Operator(name=self.name, flops=self.flops_per_token * tokens, weight_bytes=size)
+        return Operator(name=self.name, flops=self.flops_per_token * tokens, weight_bytes=copies_read * self.bytes)
 
 
 @lru_cache(maxsize=256)
@@ -238,7 +238,7 @@ def weight_sums(model: Model, recipe: str, split: Split = WHOLE) -> tuple[Weight
             entry[1] += stored.bytes(t.shape) * share
             entry[2] += sum(t.shape) * t.used * share if t.flops_per_token else 0
     rows = [WeightSum(name=k[0], role=k[1], rate=k[2], copies=k[3], used=k[4], flops_per_token=v[0], bytes=v[1],
-                      activation_elements=v[2], replicas=split.replicas) for k, v in merged.items()]
+                      activation_elements=v[2]) for k, v in merged.items()]
     return tuple(sorted(rows, key=lambda row: row.role == "head"))
 
 
@@ -261,7 +261,7 @@ def scores(new_tokens, context, causal: bool = True, window: int | None = None, 
 
 
 def _triangle(n):
-    return n * (n + 1) // 2
+    return n * (n + 1) // 2 if isinstance(n, int) else n * (n + 1) / 2
 
 
 def _windowed_pairs(n, window: int):
