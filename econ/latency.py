@@ -12,7 +12,7 @@ from .placement import Placed
 from .profiles import IDEAL
 from .roofline import Step, step, total_s
 from .units import shown
-from .work import Work, forward, kinks
+from .work import Work, forward, kinks, weight_sums
 
 INTERNODE_BYTES_PER_S = 50e9  # each way: one 400 Gb/s adapter a GPU, as in the deployments that insights2025 describes
 LONGEST_OUTPUT = 10**6  # tokens
@@ -141,16 +141,27 @@ class Timed(Placed):
         return peak_s / profile.flop_frac, memory_s, self._comm_s(tokens), overhead_s
 
     def _compute_s(self, work: Work):
+        return sum(flops / self._peak(rate) for rate, flops in work.flops_by_rate.items())
+
+    def _peak(self, rate: str) -> float:
         peaks = self.accelerator.peaks
-        wide = peaks.get("bf16") or self.accelerator.flop_per_s("fp16")
-        return sum(flops / (peaks.get(rate) or wide) for rate, flops in work.flops_by_rate.items())
+        return peaks.get(rate) or peaks.get("bf16") or self.accelerator.flop_per_s("fp16")
+
+    def _expert_compute_s(self, tokens):
+        """The part of the arithmetic of `tokens` that routed experts do, at peak."""
+        return sum(s.flops_per_token * tokens / self._peak(s.rate) for part in self.stages
+                   for s in weight_sums(part, part.recipe(self.weights), self.split) if s.role == "expert")
 
     def _comm_s(self, tokens):
-        profile, total = self.profile, 0.0
-        for c in collectives(self.model, 1, tokens, self.tp, self.pp, self.ep):
-            wire_s = c.wire_bytes / (self.link_bytes_per_s(c) * profile.link_frac) if profile.link_frac else 0.0
-            total = total + c.count * (wire_s + profile.collective_s * math.log2(c.n))
-        return total
+        every = collectives(self.model, 1, tokens, self.tp, self.pp, self.ep)
+        return self._wire_s(tokens) + self.profile.collective_s * sum(c.count * math.log2(c.n) for c in every)
+
+    def _wire_s(self, tokens):
+        """The bytes of all collectives at the profile's share of the link."""
+        if not self.profile.link_frac:
+            return 0.0
+        return sum(c.count * c.wire_bytes / (self.link_bytes_per_s(c) * self.profile.link_frac)
+                   for c in collectives(self.model, 1, tokens, self.tp, self.pp, self.ep))
 
     def link_bytes_per_s(self, c: Collective) -> float:
         """Bytes per second each way that a GPU has for a collective: its own link, or the network between nodes.
@@ -172,7 +183,8 @@ class Timed(Placed):
         experts = sum(n * max((t.used for t in layer.tensors if t.role == "expert"), default=0)
                       for layer, n in self.model.layer_kinds)
         late = where((context > profile.long_context_tokens) & (new_tokens == 1), profile.long_context_s, 0.0)
-        return profile.step_s + profile.expert_s * experts + profile.sequence_s * batch * self.pp + late
+        fixed = profile.step_s + profile.layer_s * len(self.model.layers)
+        return fixed + profile.expert_s * experts + profile.sequence_s * batch * self.pp + late
 
 
 def _lowest(value) -> float:

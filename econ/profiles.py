@@ -1,7 +1,8 @@
 """How far real systems stay below the floor: a few named constants, fitted to published measurements.
 
 A profile is one TOML file in data/profiles: its constants, the data and date they were fitted on, and the
-error on data left out of the fit. "ideal" is physics and has no file.
+error on data left out of the fit. "ideal" is physics and has no file. "general/vllm" is a variant: the same file
+with the constants that are an engine's own.
 """
 
 import tomllib
@@ -13,8 +14,9 @@ from .errors import UnknownName
 from .names import DATA, nearest
 from .units import shown
 
-_SHARES = ("flop_frac", "weight_frac", "kv_frac", "link_frac")
-_TIMES = ("collective_s", "expert_s", "sequence_s", "step_s", "long_context_s")
+_SHARES = ("flop_frac", "weight_frac", "kv_frac", "link_frac", "expert_prefill_frac")
+_AT_LEAST_0 = ("collective_s", "expert_s", "sequence_s", "step_s", "layer_s", "long_context_s", "first_token_steps",
+               "burst_frac")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,21 +35,51 @@ class Profile:
     expert_s: float = 0.0  # for each expert of a token, in each routed layer; effective
     sequence_s: float = 0.0  # for each running sequence, every step
     step_s: float = 0.0  # every step
+    layer_s: float = 0.0  # each layer, every step
     long_context_s: float = 0.0  # every decode step beyond long_context_tokens
     long_context_tokens: float = float("inf")
+    prompts_share_passes: bool = False  # a full engine reads prompts beside decode steps: throughput counts FLOPs only
+    expert_prefill_frac: float | None = None  # of peak FLOP/s, experts of a lone prompt; None: flop_frac
+    first_token_steps: float = 0.0  # decode steps that a benchmark waits for its first token; effective
+    burst_frac: float = 0.0  # of half the other running prompts, read before one's own in a benchmark's first burst
     fitted: dict = field(default_factory=dict, hash=False)  # data, date, engine, rows, held-out errors: see the file
 
     def __post_init__(self):
         for name in _SHARES:
             share = getattr(self, name)
-            if not (share is None and name == "link_frac") and scalar(name, share, minimum=0, maximum=1) == 0:
+            if share is not None and scalar(name, share, minimum=0, maximum=1) == 0:
                 raise ValueError(f"profile {self.name}: {name}=0; give a share above 0 and up to 1")
-        for name in _TIMES:
+        for name in _AT_LEAST_0:
             scalar(name, getattr(self, name), minimum=0)
+
+    def interval(self, quantity: str, value) -> tuple:
+        """The range that holds the measured value in 80 % of groups left out of the fit.
+
+        `quantity` is one of those that the profile was fitted to, such as "tpot". Raises ValueError for another.
+
+        >>> low, high = load_profile("general").interval("tpot", 0.010)
+        >>> low < 0.010 < high
+        True
+        """
+        known = self.fitted.get("interval", {})
+        if quantity not in known:
+            raise ValueError(f"profile {self.name} has no interval for {shown(quantity)}; it has {', '.join(known) or 'none'}")
+        low, high = known[quantity]
+        return low * value, high * value
+
+    def unseen(self, model, accelerator) -> list[str]:
+        """Which of "model" and "gpu" the fit did not contain: how far a question is from the data.
+
+        >>> from econ import load_accelerator, load_model
+        >>> load_profile("general").unseen(load_model("llama-3.3-70b"), load_accelerator("mi300x"))
+        ['gpu']
+        """
+        pairs = (("model", model.name, "models"), ("gpu", accelerator.name, "accelerators"))
+        return [what for what, name, known in pairs if name not in self.fitted.get(known, ())]
 
 
 IDEAL = Profile()
-_CONSTANTS = (*_SHARES, *_TIMES, "long_context_tokens")
+_CONSTANTS = (*_SHARES, *_AT_LEAST_0, "long_context_tokens", "prompts_share_passes")
 
 
 def profiles() -> list[str]:
@@ -56,7 +88,10 @@ def profiles() -> list[str]:
     >>> "ideal" in profiles()
     True
     """
-    return ["ideal", *sorted(path.stem for path in (DATA / "profiles").glob("*.toml"))]
+    names = ["ideal"]
+    for path in sorted((DATA / "profiles").glob("*.toml")):
+        names += [path.stem, *(f"{path.stem}/{variant}" for variant in _table(path.stem).get("variants", ()))]
+    return names
 
 
 @lru_cache(maxsize=64)
@@ -72,8 +107,15 @@ def load_profile(name) -> Profile:
         return IDEAL
     if not isinstance(name, str) or name not in profiles():
         raise UnknownName(f"unknown profile {shown(name)}; nearest: {nearest(str(name)[:80], profiles())}")
-    table = tomllib.loads((DATA / "profiles" / f"{name}.toml").read_text(encoding="utf-8"))
-    unknown = set(table["constants"]) - set(_CONSTANTS)
+    stem, _, variant = name.partition("/")
+    table = _table(stem)
+    constants = {**table["constants"], **(table["variants"][variant] if variant else {})}
+    unknown = set(constants) - set(_CONSTANTS)
     if unknown:
         raise ValueError(f"profile {name}: unknown constants {', '.join(sorted(unknown))}; use {', '.join(_CONSTANTS)}")
-    return Profile(name=name, fitted=table["fitted"], **table["constants"])
+    return Profile(name=name, fitted=table["fitted"], **constants)
+
+
+@lru_cache(maxsize=16)
+def _table(stem: str) -> dict:
+    return tomllib.loads((DATA / "profiles" / f"{stem}.toml").read_text(encoding="utf-8"))

@@ -45,9 +45,11 @@ class _Cycle:
     """The passes of one cycle of a replica that runs `running` sequences."""
 
     first_s: Any  # from the start of a prompt to its first token
+    alone_s: Any  # the pass or passes that read it
     prefill_s: Any
     decode_s: Any
     gap_s: Any
+    met_s: Any  # the cycle of one sequence, which meets every other prompt as a pass of its own
     cycle_s: Any
 
 
@@ -93,17 +95,20 @@ class Served(Timed):
         fresh = maximum(prompt * (1 - cached), 1)
         decode, steps = self._time(group, 1, context), output - 1
         if chunk is None:
-            first = added = self._time(1, fresh, prompt - fresh)
-            gap = decode + first
+            alone = self._time(1, fresh, prompt - fresh)
+            added, gap = self._shared_s(alone, fresh, prompt - fresh), decode + alone
         else:
             pieces = ceil_div(fresh, minimum(chunk, fresh))
             piece = fresh / pieces
             mixed = self._mixed_s(group, context, piece, prompt - (fresh + piece) / 2)  # in the middle of the prompt
             gap = self._mixed_s(group, context, piece, prompt - piece)
-            first, added, steps = pieces * mixed, pieces * (mixed - decode), maximum(steps, running * pieces / groups)
-        added = added / groups
-        cycle = running * added + steps * decode
-        return _Cycle(first_s=first, prefill_s=added, decode_s=decode, gap_s=gap, cycle_s=cycle)
+            alone, added, steps = pieces * mixed, pieces * (mixed - decode), maximum(steps, running * pieces / groups)
+        cycle = running * added / groups + steps * decode
+        met = cycle if chunk is not None else running * alone / groups + steps * decode
+        first = alone if chunk is not None else self._first_token_s(
+            alone, _per_token(met, output, decode), running, fresh, prompt - fresh)
+        return _Cycle(first_s=first, alone_s=alone, prefill_s=added / groups, decode_s=decode, gap_s=gap, met_s=met,
+                      cycle_s=cycle)
 
     def _mixed_s(self, batch, context, chunk, before):
         """A step that decodes a batch and reads a piece of one prompt after `before` tokens, the weights once."""
@@ -114,10 +119,31 @@ class Served(Timed):
 
     def _load(self, c: _Cycle, replicas, running, output, **named) -> Load:
         rate = replicas * running / c.cycle_s
-        tpot = where(output > 1, c.cycle_s / where(output > 1, output - 1, 1), c.decode_s)
-        return Load(tpot_s=tpot, itl_max_s=c.gap_s, requests_per_s=rate, output_tokens_per_s=output * rate,
+        return Load(tpot_s=_per_token(c.met_s, output, c.decode_s), itl_max_s=c.gap_s, requests_per_s=rate, output_tokens_per_s=output * rate,
                     running_batch=replicas * running, prefill_s=c.prefill_s, decode_s=c.decode_s, cycle_s=c.cycle_s,
                     **named)
+
+    def _shared_s(self, alone, new, old):
+        """What one more prompt costs a full engine: its FLOPs and messages where passes are shared, else a pass."""
+        if not self.profile.prompts_share_passes:
+            return alone
+        compute = sum(self._compute_s(work) for work in self._works(1, new, old))
+        return compute / self.profile.flop_frac + self._wire_s(new)
+
+    def _first_token_s(self, alone, tpot, running, new, old):
+        """The time to the first token of a request that finds a place: its pass under "ideal". A profile adds
+
+        pass * (1 + burst_frac * (running - 1) / 2) + first_token_steps * tpot                              [s]
+
+        where the pass has its experts at their own rate and no overheads: published runs start all at once.
+        """
+        profile = self.profile
+        if not (profile.first_token_steps or profile.burst_frac or profile.expert_prefill_frac):
+            return alone
+        compute, memory, *_ = self._terms(self._works(1, new, old), new, 0.0)
+        rate = 1 / (profile.expert_prefill_frac or profile.flop_frac) - 1 / profile.flop_frac
+        read = maximum(compute + rate * self._expert_compute_s(new), memory) + self._wire_s(new)
+        return read * (1 + profile.burst_frac * maximum(running - 1, 0) / 2) + profile.first_token_steps * tpot
 
     def _sequences(self, tokens):
         """Sequences a replica can hold; raises where a single number is 0."""
@@ -162,7 +188,7 @@ class Served(Timed):
                 enough = running / self._cycle(running, prompt, output).cycle_s >= rate
                 low, high = (low, running) if enough else (running, high)
         c = self._cycle(running, prompt, output)
-        stage_s = c.first_s / self.pp  # a pipeline takes the next prompt when its first stage is done with this one
+        stage_s = c.alone_s / self.pp  # a pipeline takes the next prompt when its first stage is done with this one
         wait = rate * stage_s**2 / (2 * (1 - rate * stage_s))
         load = self._load(c, self.dp, running, output, queued=0.0, limited_by="concurrency", ttft_s=c.first_s + wait)
         return replace(load, requests_per_s=requests_per_s, output_tokens_per_s=requests_per_s * output)
@@ -201,6 +227,11 @@ class Served(Timed):
         if best and best.running_batch == most:
             return replace(best, limited_by=self._limited_by(INFINITE, self._sequences(prompt + output)))
         return best
+
+
+def _per_token(cycle_s, output, step_s):
+    """The time of each output token after the first; with one alone, that of a step."""
+    return where(output > 1, cycle_s / where(output > 1, output - 1, 1), step_s)
 
 
 def _joined(a: Work, b: Work, weight_bytes) -> Work:

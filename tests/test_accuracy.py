@@ -1,0 +1,138 @@
+"""The general profile is what its script gives, and the accuracy tool predicts any table without its values."""
+
+import csv
+import importlib
+import json
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+import econ
+
+np = pytest.importorskip("numpy", reason="numpy is not installed")
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
+accuracy, fit, robust, rows = (importlib.import_module(n) for n in ("accuracy", "fit_general", "robust", "rows"))
+MEASURED = ROOT / "econ" / "data" / "measured"
+
+
+def table(name: str) -> list[dict]:
+    with open(MEASURED / name, encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+LATENCY = table("latency.csv")
+SOME = [row for name in fit.FILES for row in table(name)[::40]]
+
+
+def test_the_profiles_are_what_the_fit_gives():
+    assert fit.main(["--check"]) == 0
+
+
+def test_the_fit_finds_constants_that_made_the_data():
+    rng = np.random.default_rng(1)
+    a, b = rng.uniform(1, 9, (2, 200))
+    measured = 3 * a + 0.2 * b
+    measured[:10] *= 5  # outliers
+    found = robust.fit(lambda x: x[0] * a + x[1] * b, np.array([1.0, 1.0]), measured, np.ones(200))
+    assert found == pytest.approx([3, 0.2], rel=0.05)
+
+
+def test_quantiles_count_weights():
+    values, weights = np.array([3.0, 1.0, 2.0]), np.array([1.0, 1.0, 2.0])
+    assert robust.weighted_quantile(values, weights, 0.5) == 2.0
+    assert robust.cell_weights(["a", "a", "a", "a", "b"]) == pytest.approx([0.5, 0.5, 0.5, 0.5, 1])
+
+
+@pytest.mark.parametrize("kind", ["tpot", "ttft", "throughput"])
+def test_the_fit_computes_what_a_deployment_says(kind):
+    some = [k for k in fit.known() if k.q.kind == kind and not k.q.at_rate and k.q.output > 1][::25]
+    some = [k for k in some if kind == "throughput" or rows.served(k.q).queued == 0]
+    p = econ.load_profile("general")
+    x = np.array([getattr(p, name) for name in fit.JOINT])
+    steps = [econ.load_profile(f"general/{e}").first_token_steps for e in rows.SERVERS]
+    first = np.array([p.expert_prefill_frac, p.burst_frac, *steps])
+    assert fit.predict(x, first, fit.table(some)) == pytest.approx([rows.answer(k.q) for k in some], rel=1e-6)
+
+
+def test_predictions_do_not_look_at_values():
+    for row in SOME:
+        blank = {**row, "value": ""}
+        absent = {k: v for k, v in row.items() if k != "value"}
+        assert accuracy.predict(row) == accuracy.predict(blank) == accuracy.predict(absent)
+
+
+def test_few_rows_are_refused_and_each_says_why():
+    served = [row for row in LATENCY if row["metric"] in ("ttft_ms", "tpot_ms")]
+    found = [accuracy.predict(row) for row in served[::10]]
+    assert all(p.reason for p in found if p.predicted is None)
+    assert sum(p.predicted is None for p in found) < 0.05 * len(found)
+    assert all(0 < p.low < p.predicted < p.high for p in found if p.predicted)
+
+
+def test_intervals_hold_most_published_values():
+    pairs = [(row, accuracy.predict(row)) for row in LATENCY[::7] if row["metric"] == "tpot_ms"]
+    assert accuracy.errors(pairs)["coverage"] > 75
+    assert accuracy.errors(pairs)["median_ape"] < 15
+
+
+def test_a_floor_is_worse_than_the_profile():
+    some = [k for k in fit.known() if k.q.kind == "tpot" and not k.q.at_rate][::20]
+    of = lambda name: [rows.answer(fit.replace(k.q, deployment=fit.replace(  # noqa: E731
+        k.q.deployment, profile=name))) / k.value - 1 for k in some]
+    assert np.median(np.abs(of("general"))) < 0.5 * np.median(np.abs(of("ideal")))
+
+
+BAD = ["", "nan", "inf", "-1", "0", "1e308", "x" * 5000, "\x1b[31m", "١٢", "QPS", "QPS 0", "max", "adp0", "\0", "1;2", "None"]
+
+
+def test_a_damaged_row_is_a_row_less_and_nothing_else():
+    rng = random.Random(3)
+    for _ in range(400):
+        row = dict(rng.choice(SOME))
+        for key in rng.sample(sorted(row), rng.randint(1, 4)):
+            row[key] = rng.choice(BAD)
+        p = accuracy.predict(row)
+        assert (p.predicted is None) == bool(p.reason)
+        assert "not understood" not in p.reason, row
+    assert accuracy.predict({}).reason
+    assert accuracy.predict({None: ["a"], "gpu": None}).reason
+
+
+def test_the_command(tmp_path, capsys):
+    source, out = tmp_path / "some.csv", tmp_path / "out.csv"
+    lines = (MEASURED / "latency.csv").read_text(encoding="utf-8").splitlines()
+    source.write_bytes(("\ufeff" + "\r\n".join(lines[:40] + ["broken,row", ""])).encode() + b"\xff\x00\n")
+    assert accuracy.main([str(source), "--out", str(out)]) == 0
+    assert "median %" in capsys.readouterr().out
+    with open(out, encoding="utf-8", newline="") as file:
+        written = list(csv.DictReader(file))
+    assert list(written[0])[:6] == ["row_id", "predicted", "low", "high", "profile", "reason"]
+    assert [row["row_id"] for row in written[:39]] == [line.split(",")[0] for line in lines[1:40]]
+    assert accuracy.main([str(source), "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {"predictions", "errors"}
+    assert accuracy.main([str(tmp_path / "none.csv")]) == 2
+
+
+def test_a_profile_gives_its_interval_and_what_it_has_not_seen():
+    p = econ.load_profile("general/vllm")
+    low, high = p.interval("tpot", 0.010)
+    assert low < 0.010 < high
+    with pytest.raises(ValueError, match="no interval for 'mass'"):
+        p.interval("mass", 1.0)
+    assert p.unseen(econ.load_model("qwen3-32b"), econ.load_accelerator("h100-sxm")) == []
+    assert p.unseen(econ.load_model("gpt2"), econ.load_accelerator("tpu-v4")) == ["model", "gpu"]
+
+
+def test_the_general_profile_works_through_a_deployment():
+    floor = econ.Deployment("llama-3.3-70b", "h100-sxm", n_gpus=4)
+    d = econ.Deployment("llama-3.3-70b", "h100-sxm", n_gpus=4, profile="general/vllm")
+    real, best = d.serve(64, 2048, 300), floor.serve(64, 2048, 300)
+    assert real.tpot_s > best.tpot_s and real.ttft_s > best.ttft_s
+    assert real.output_tokens_per_s < best.output_tokens_per_s
+    assert real.ttft_s > econ.Deployment("llama-3.3-70b", "h100-sxm", n_gpus=4, profile="general").serve(
+        1, 2048, 300).ttft_s / 4
+    both = d.serve(np.array([1, 64]), 2048, 300)
+    assert both.ttft_s[1] == pytest.approx(real.ttft_s, rel=1e-12)
