@@ -63,7 +63,8 @@ class Profile:
         """
         known = self.fitted.get("interval", {})
         if quantity not in known:
-            raise ValueError(f"profile {self.name} has no interval for {shown(quantity)}; it has {', '.join(known) or 'none'}")
+            raise ValueError(f"profile {self.name} has no interval for {shown(quantity)}; "
+                             f"it has {', '.join(known) or 'none'}")
         low, high = known[quantity]
         return low * value, high * value
 

@@ -119,9 +119,9 @@ class Served(Timed):
 
     def _load(self, c: _Cycle, replicas, running, output, **named) -> Load:
         rate = replicas * running / c.cycle_s
-        return Load(tpot_s=_per_token(c.met_s, output, c.decode_s), itl_max_s=c.gap_s, requests_per_s=rate, output_tokens_per_s=output * rate,
-                    running_batch=replicas * running, prefill_s=c.prefill_s, decode_s=c.decode_s, cycle_s=c.cycle_s,
-                    **named)
+        return Load(tpot_s=_per_token(c.met_s, output, c.decode_s), itl_max_s=c.gap_s, requests_per_s=rate,
+                    output_tokens_per_s=output * rate, running_batch=replicas * running, prefill_s=c.prefill_s,
+                    decode_s=c.decode_s, cycle_s=c.cycle_s, **named)
 
     def _shared_s(self, alone, new, old):
         """What one more prompt costs a full engine: its FLOPs and messages where passes are shared, else a pass."""

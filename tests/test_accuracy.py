@@ -85,7 +85,8 @@ def test_a_floor_is_worse_than_the_profile():
     assert np.median(np.abs(of("general"))) < 0.5 * np.median(np.abs(of("ideal")))
 
 
-BAD = ["", "nan", "inf", "-1", "0", "1e308", "x" * 5000, "\x1b[31m", "١٢", "QPS", "QPS 0", "max", "adp0", "\0", "1;2", "None"]
+BAD = ["", "nan", "inf", "-1", "0", "1e308", "x" * 5000, "\x1b[31m", "١٢", "QPS", "QPS 0", "max", "adp0", "\0", "1;2",
+       "None"]
 
 
 def test_a_damaged_row_is_a_row_less_and_nothing_else():

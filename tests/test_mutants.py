@@ -174,7 +174,7 @@ MUTANTS = [
          "self._pass(batch, 1, first + start)"),
         ("input tokens counted as output", "output_tokens_per_s=batch * output / total",
          "output_tokens_per_s=batch * (prompt + output) / total"),
-        ("every product at the 16-bit rate", "flops / (peaks.get(rate) or wide)", "flops / wide"),
+        ("every product at the 16-bit rate", "peaks.get(rate) or peaks.get(\"bf16\")", "peaks.get(\"bf16\")"),
     ),
 ]
 

@@ -67,14 +67,15 @@ def read(path: Path) -> list[dict]:
 
 def errors(pairs: list[tuple[dict, Prediction]]) -> dict:
     """Rows, refused, absolute percentage errors, bias and coverage of some rows with values."""
-    judged = [(p, rows.number(row, "value")) for row, p in pairs if p.predicted is not None]
-    judged = [(p, value) for p, value in judged if value]
+    valued = [(p, rows.number(row, "value")) for row, p in pairs]
+    judged = [(p.low, p.predicted, p.high, value) for p, value in valued
+              if value and p.predicted is not None and p.low is not None and p.high is not None]
     result = {"rows": len(pairs), "refused": sum(p.predicted is None for _, p in pairs)}
     if not judged:
         return result
-    relative = [p.predicted / value - 1 for p, value in judged]
+    relative = [predicted / value - 1 for _, predicted, _, value in judged]
     size = [abs(e) for e in relative]
-    inside = sum(p.low <= value <= p.high for p, value in judged)
+    inside = sum(low <= value <= high for low, _, high, value in judged)
     return {**result, "median_ape": 100 * statistics.median(size), "mean_ape": 100 * statistics.fmean(size),
             "bias": 100 * statistics.median(relative), "coverage": 100 * inside / len(judged)}
 

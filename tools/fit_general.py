@@ -21,7 +21,7 @@ import csv
 import math
 import sys
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import robust  # noqa: E402
 import rows  # noqa: E402
-from rows import DATA, Question, econ  # noqa: E402
+from rows import DATA, Question  # noqa: E402
 
 from econ.profiles import IDEAL  # noqa: E402
 
@@ -81,13 +81,14 @@ def known() -> list[Known]:
     return found
 
 
-@lru_cache(maxsize=None)
+@cache
 def passes(d, batch: float, new: float, context: float) -> tuple:
     """What one pass costs, by constant: seconds of FLOPs, of bytes and on the wire, and counts of the overheads."""
     probe = lambda **constants: replace(d, profile=replace(IDEAL, name="probe", **constants))  # noqa: E731
     compute, memory, *_ = replace(d, profile=IDEAL)._pass(batch, new, context)
     wire = 0.0 if d.profile.link_frac is None else probe(link_frac=1.0)._wire_s(batch * new)
-    return (compute, memory, wire, probe(collective_s=1.0)._comm_s(batch * new), probe(expert_s=1.0)._overhead_s(batch, new, context),
+    return (compute, memory, wire, probe(collective_s=1.0)._comm_s(batch * new),
+            probe(expert_s=1.0)._overhead_s(batch, new, context),
             probe(sequence_s=1.0)._overhead_s(batch, new, context), d._expert_compute_s(new))
 
 
@@ -114,7 +115,8 @@ def engine_index(engine: str) -> int:
 
 def pass_s(x: np.ndarray, part: np.ndarray) -> np.ndarray:
     flops, memory, wire, collectives, experts, sequences, _ = part
-    return np.maximum(flops / x[0], memory / x[1]) + wire / x[2] + x[3] * collectives + x[4] * experts + x[5] * sequences
+    overheads = x[3] * collectives + x[4] * experts + x[5] * sequences
+    return np.maximum(flops / x[0], memory / x[1]) + wire / x[2] + overheads
 
 
 def predict(x: np.ndarray, first: np.ndarray, t: dict) -> np.ndarray:
@@ -140,7 +142,8 @@ def pick(t: dict, keep: np.ndarray) -> dict:
     return {name: column[..., keep] for name, column in t.items()}
 
 
-def fit_served(t: dict, weights: np.ndarray, keep: np.ndarray, engines_out=(), start=(JOINT_START, FIRST_START)) -> tuple:
+def fit_served(t: dict, weights: np.ndarray, keep: np.ndarray, engines_out=(),
+               start=(JOINT_START, FIRST_START)) -> tuple:
     """The shared constants, then those of the time to the first token."""
     kind = t["load"][6]
     joint, late = keep & (kind > 0), keep & (kind == 0)
@@ -250,13 +253,14 @@ def served_fit() -> dict:
         result["rows"][kind] = [int(every.sum()), *(int((every & (dropped == rule)).sum()) for rule in range(2, 6))]
         result["errors"][kind] = {"inside": summary(inside[mine]), **{s: summary(out[s][mine]) for s in SCHEMES},
                                   "gpu, no rule": summary(out["gpu"][every])}
-        result["interval"][kind] = interval(out["gpu and model"][mine], [c for c, m in zip(cells, mine, strict=True) if m])
+        own = [c for c, m in zip(cells, mine, strict=True) if m]
+        result["interval"][kind] = interval(out["gpu and model"][mine], own)
     return result
 
 
 def local_fit() -> dict:
     """The same for llama.cpp at batch 1, and its share of the peak in prefill."""
-    every = [k for k in known() if k.q.deployment.profile.name.startswith(rows.LOCAL) and k.q.kind in ("decode", "prefill")]
+    every = [k for k in known() if k.q.deployment.profile.name.startswith(rows.LOCAL)]
     some = [k for k in every if k.q.kind == "decode" and k.q.concurrency == 1]
     t, cells = local_table(some), [k.cell for k in some]
     weights = robust.cell_weights(cells)
@@ -271,8 +275,7 @@ def local_fit() -> dict:
     out = {s: held_out(some, s, fit, apply) for s in ("gpu", "model")}
     widest = out["model"] if np.abs(out["model"]).mean() > np.abs(out["gpu"]).mean() else out["gpu"]
     prompts = [k for k in every if k.q.kind == "prefill"]
-    reached = np.array([k.value / rows.answer(replace_profile(k.q, flop_frac=1.0, weight_frac=1.0, kv_frac=1.0, layer_s=0.0,
-                                                         collective_s=0.0))
+    reached = np.array([k.value / rows.answer(replace(k.q, deployment=replace(k.q.deployment, profile=IDEAL)))
                         for k in prompts])
     shares = robust.cell_weights([k.cell for k in prompts]) ** 2
     share = math.exp(robust.weighted_quantile(np.log(reached), shares, 0.5))
@@ -280,10 +283,6 @@ def local_fit() -> dict:
     errors = {"inside": summary(apply(x, np.ones(len(some), bool))), **{s: summary(e) for s, e in out.items()}}
     return {"x": x, "errors": {"batch1": errors, "prefill": {"inside": summary(np.log(share / reached))}},
             "interval": {"batch1": interval(widest, cells), "prefill": spread}, "share": share, "known": some}
-
-
-def replace_profile(q: Question, **constants) -> Question:
-    return replace(q, deployment=replace(q.deployment, profile=replace(q.deployment.profile, **constants)))
 
 
 def lines(values: dict) -> str:
@@ -323,8 +322,8 @@ def local_text(local: dict) -> str:
     usual, stacked, layer, metal, hop = local["x"]
     fixed = {"weight_frac": usual, "kv_frac": usual, "flop_frac": local["share"], "layer_s": layer, "collective_s": hop}
     return f"""# Written by tools/fit_general.py, which says how. Do not edit.
-# collective_s is the hand-over of one GPU to the next where layers are split; "hbm" are cards with stacked memory, whose
-# rows are of 2024 and not a limit of the cards.
+# collective_s is the hand-over of one GPU to the next where layers are split. "hbm" are cards with stacked memory: old
+# kernels, not a limit of the cards.
 
 [constants]
 {lines(fixed)}
@@ -341,6 +340,7 @@ layer_s = {text(metal)}
 def fitted(some: list[Known], engine: str, result: dict) -> str:
     """Data, groups, intervals and errors of a fit as TOML."""
     seen = {key: sorted({k.groups[key] for k in some}) for key in ("gpu", "model")}
+    main_error = max(result["errors"].get("tpot", result["errors"].get("batch1"))[s][1] for s in ("gpu", "model"))
     tables = [f"[fitted.errors.{kind}]  # rows, median %, mean %\n" + lines({f'"{s}"': e for s, e in errors.items()})
               for kind, errors in result["errors"].items()]
     return f"""[fitted]
@@ -350,6 +350,7 @@ engine = "{engine}"
 forms_compared = {FORMS_COMPARED}
 accelerators = {seen["gpu"]!r}
 models = {seen["model"]!r}
+held_out_median_error_frac = {main_error / 100:.3f}
 
 [fitted.interval]  # 80 %: factors on a prediction
 {lines(result["interval"])}
@@ -363,7 +364,8 @@ def main(argv: list[str]) -> int:
     new = {"general": general_text(served_fit()), rows.LOCAL: local_text(local_fit())}
     paths = {name: DATA / "profiles" / f"{name}.toml" for name in new}
     if "--check" in argv:
-        old = [name for name, path in paths.items() if not path.exists() or path.read_text(encoding="utf-8") != new[name]]
+        now = {name: path.read_text(encoding="utf-8") if path.exists() else "" for name, path in paths.items()}
+        old = [name for name in new if now[name] != new[name]]
         print(f"{', '.join(old)}: out of date, run python tools/fit_general.py" if old else "The profiles are current.")
         return 1 if old else 0
     for name, path in paths.items():

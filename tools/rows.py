@@ -33,6 +33,7 @@ HBM = ("a100", "a30", "h100", "h200", "h800", "h20", "gh200", "b200", "b300", "g
 WEIGHTS = {"f16": "fp16", "fp16": "fp16", "bf16": "bf16", "f32": "fp32", "fp32": "fp32", "fp8": "fp8", "int8": "int8",
            "int4": "int4", "int4-g32": "int4", "awq": "int4", "gptq": "int4", "nvfp4": "nvfp4", "fp4": "nvfp4",
            "mxfp4": "mxfp4", "q8_0": "q8_0", "q4_0": "q4_0", "q4_k_m": "q4_k_m"}
+ENDINGS = r"-(fp8|fp4|nvfp4|bf16|awq|gptq|instruct|chat|it|base|hf|thinking|[0-9]{4}|v[0-9.]+)$"
 KINDS = {"ttft_ms": ("ttft", 1e3), "tpot_ms": ("tpot", 1e3), "itl_ms": ("tpot", 1e3), "ttft_s": ("ttft", 1),
          "tpot_s": ("tpot", 1), "decode_tok_s": ("decode", 1), "prefill_tok_s": ("prefill", 1),
          "output_tok_s_total": ("throughput", 1), "output_tok_s_per_gpu": ("throughput", 0)}  # 0: over n_gpus
@@ -202,8 +203,7 @@ def spelled(name: str) -> str:
         try:
             return econ.load_model(tried).name
         except econ.UnknownName:
-            tried = re.sub(r"[-_](fp8|fp4|nvfp4|bf16|awq|gptq|instruct|chat|it|base|hf|thinking|[0-9]{4}|v[0-9.]+)$", "",
-                           re.sub(r"[\s_]+", "-", tried), flags=re.I)
+            tried = re.sub(ENDINGS, "", re.sub(r"[\s_]+", "-", tried), flags=re.I)
     return econ.load_model(name).name
 
 
