@@ -22,6 +22,7 @@ _PUBLIC = {
     "serving": ("Load",),
     "memory": ("Memory",),
     "model": ("Attention", "Layer", "Model", "Tensor"),
+    "reports": ("Report", "explain"),
     "roofline": ("Step", "attainable_flop_per_s", "time_on"),
     "units": ("fmt",),
     "work": ("Work", "forward"),
