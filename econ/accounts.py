@@ -142,6 +142,8 @@ def _balance(draft: Draft, s: Subject, pool: float, tokens: float, each: float) 
         terms["windows and recurrent states: pages shared between kinds of layers"] = left
     elif 0 < left <= BLOCK_TOKENS * each:
         terms["less than one block"] = left
+    elif s.tp > 1 and 0 < left <= 0.02 * pool:
+        terms["above the rank with the smallest pool, which sizes all"] = left
     r = residual("cache pool of a GPU", pool, "B", terms)
     draft.residuals.append(r)
     if abs(r.unnamed_frac) <= 0.02:
@@ -178,6 +180,7 @@ def _request(draft: Draft, s: Subject, held: float, each: float) -> None:
     need = longest * each
     if s.model:  # windows hold less than their layers are charged for
         need = s.kv_scale * max(kv_bytes_per_gpu(p, longest, 1, s.kv, s.split) for p in s.parts)
+    need = facts.get("kv_needed_bytes") or need  # an engine that charges windows in full says so
     if need > held * each:
         draft.findings.append(
             (

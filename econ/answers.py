@@ -1,6 +1,8 @@
 """What the command line answers: each command's result for programs, rows for people, and what it took for granted."""
 
+import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from .arrays import whole
@@ -9,8 +11,10 @@ from .config import load_model, models
 from .cost import Deployment
 from .errors import DoesNotFit
 from .hardware import accelerators, load_accelerator
+from .pace import DECODE_SHARE, PREFILL_SHARE
 from .profiles import load_profile
-from .units import fmt
+from .reports import explain
+from .units import fmt, shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +142,25 @@ def list_gpus(a) -> Answer:
                "printed_bytes": g.printed_bytes, "visible_bytes": g.visible_bytes, "provenance": g.provenance}
               for g in found]
     return Answer(result=result, rows=rows, assumed=["peaks are dense"])
+
+
+def explained(a) -> Answer:
+    """A start log or a benchmark's output, explained; "-" reads the standard input."""
+    report = explain(_read(a.file))
+    rows = [(line,) for line in str(report).splitlines()]
+    slow = (f"slow is below {fmt(DECODE_SHARE, '%')} of the bound in decode and {fmt(PREFILL_SHARE, '%')} in prefill, "
+            "after time to start kernels and collectives")
+    return Answer(result=asdict(report), rows=rows, assumed=["GB is 1e9 bytes, GiB 2**30", slow])
+
+
+def _read(file: str) -> str:
+    """The text of a file in UTF-8 or UTF-16; bytes that are neither become question marks."""
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"cannot read {shown(file)}: {getattr(error, 'strerror', None) or error}") from None
+    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
+    return data.decode("utf-16" if wide else "utf-8", "replace")
 
 
 def ceilings(a) -> Answer:

@@ -27,11 +27,11 @@ SERVING = compiled(
     ("request_rate", r"(?:Traffic request rate|Request rate configured \(RPS\)): {1,40}<n>", "last"),
 )
 TRTLLM_BENCH = compiled(
-    ("model", r"Model:\s{1,10}(\S{1,200})", "last"),
-    ("dtype", r"\nDtype:\s{1,10}(\w{1,20})", "last"),
-    ("kv_dtype", r"KV Cache Dtype:\s{1,10}(\w{1,20})", "last"),
-    ("quantization", r"Quantization:\s{1,10}(\w{1,20})", "last"),
-    ("version", r"TensorRT-LLM Version:\s{1,10}(\S{1,30})", "last"),
+    ("model", r"Model:\s{1,10}(\S{1,200})\s", "text"),
+    ("dtype", r"\nDtype:\s{1,10}(\w{1,20})\s", "last"),
+    ("kv_dtype", r"KV Cache Dtype:\s{1,10}(\w{1,20})\s", "last"),
+    ("quantization", r"Quantization:\s{1,10}(\w{1,20})\s", "last"),
+    ("version", r"TensorRT-LLM Version:\s{1,10}(\S{1,30})\s", "text"),
     ("tp", r"TP Size:\s{1,10}<n>", "last"),
     ("pp", r"PP Size:\s{1,10}<n>", "last"),
     ("completed", r"Number of requests:\s{1,20}<n>", "last"),

@@ -1,6 +1,6 @@
-"""The command line: will it fit, how fast, what does it cost, which GPUs.
+"""The command line: will it fit, how fast, what does it cost, which GPUs, is a number normal.
 
-econ fit | time | cost | compare | models | gpus | measure, each with --json and --help.
+econ fit | time | cost | compare | explain | models | gpus | measure, each with --json and --help.
 Exit status: 0 done (fit: it fits), 1 it does not fit, 2 bad input.
 """
 
@@ -61,6 +61,7 @@ COMMANDS: dict[str, tuple[Any, str, tuple[str, ...]]] = {
              (*PLACED, "prompt", "output", "concurrency", "usd-per-gpu-hour", "utilisation", "allocation")),
     "compare": (answers.choose, "which GPUs, how many, which TP: cheapest first",
                 ("prompt", "output", *FORMATS, "slo-ttft", "slo-tpot", "top")),
+    "explain": (answers.explained, "is a log's or a benchmark's number normal, and why", ()),
     "models": (answers.list_models, "the models that ship with the package", ()),
     "gpus": (answers.list_gpus, "the accelerators that ship with the package", ()),
     "measure": (answers.ceilings, "this machine's two ceilings (needs torch)", ()),
@@ -89,7 +90,9 @@ def parser() -> argparse.ArgumentParser:
     for name, (_, text, options) in COMMANDS.items():
         made = commands.add_parser(name, help=text, description=f"{text.capitalize()}.", allow_abbrev=False)
         made.add_argument("--json", action="store_true", help="print one JSON object")
-        if options:
+        if name == "explain":
+            made.add_argument("file", metavar="FILE", help="a log or a benchmark's output; - reads the standard input")
+        elif options:
             made.add_argument("model", metavar="MODEL")
         for option in options:
             kind, default, meaning = OPTIONS[option]

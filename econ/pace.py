@@ -189,6 +189,12 @@ def _load(draft: Draft, s: Subject, run: dict) -> None:
             weight_s=(output - 1) * t.time_s if measured < cycle else cycle, kv_s=0.0, compute_s=0.0, slow_s=slow
         )
         _compare(draft, s, f"cycle of {running:.4g} requests", measured, best)
+    if run.get("output_tokens_per_s"):
+        rate = run["output_tokens_per_s"]
+        draft.notes.append(
+            f"{rate:,.4g} tok/s of output, all requests together: {rate / run['concurrency']:,.3g} for each; with the "
+            f"input counted it would be {rate * (1 + prompt / output):,.4g}"
+        )
     if "ttft_s" in run:
         if running < 1.5:
             _compare(draft, s, "first token", run["ttft_s"], p)

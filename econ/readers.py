@@ -8,12 +8,12 @@ import re
 from .scan import compiled, found, gpu_name, number
 
 VLLM = compiled(
-    ("version", r"engine \(v?(\d[\w.+]{0,30})\) with config", "last"),
-    ("model", r"config: model='([^'\n]{1,200})'", "last"),
-    ("model", r", model='([^'\n]{1,200})'", "last"),
-    ("model", r"'model': '([^'\n]{1,200})'", "last"),
-    ("model", r"'model_tag': '([^'\n]{1,200})'", "last"),
-    ("dtype", r"dtype=torch\.(\w{1,20})", "last"),
+    ("version", r"engine \(v?(\d[\w.+]{0,30})\) with config", "text"),
+    ("model", r"config: model='([^'\n]{1,200})'", "text"),
+    ("model", r", model='([^'\n]{1,200})'", "text"),
+    ("model", r"'model': '([^'\n]{1,200})'", "text"),
+    ("model", r"'model_tag': '([^'\n]{1,200})'", "text"),
+    ("dtype", r"dtype=torch\.(\w{1,20})[\s,)]", "last"),
     ("quantization", r"quantization=<word>", "last"),
     ("kv_dtype", r"kv_cache_dtype=<word>", "last"),
     ("max_model_len", r"max_seq_len=<n>", "last"),
@@ -53,14 +53,14 @@ VLLM = compiled(
     ("graph_bytes", r"CUDA graphs? .{0,60}took <size>", "max"),
 )
 SGLANG = compiled(
-    ("model", r"model_path='([^'\n]{1,200})'", "last"),
+    ("model", r"model_path='([^'\n]{1,200})'", "text"),
     ("tp", r"tp_size=<n>", "last"),
     ("pp", r"pp_size=<n>", "last"),
     ("dp", r"dp_size=<n>", "last"),
     ("quantization", r"quantization=<word>", "last"),
     ("kv_dtype", r"kv_cache_dtype=<word>", "last"),
     ("gpu_mem_frac", r"mem_fraction_static=<n>", "last"),
-    ("dtype", r"Load weight end\..{0,200}dtype=torch\.(\w{1,20})", "last"),
+    ("dtype", r"Load weight end\..{0,200}dtype=torch\.(\w{1,20})[\s,)]", "last"),
     ("weight_bytes", r"Load weight end\..{0,300}mem usage=<size>", "max"),
     ("k_bytes", r"K size: <size>", "min"),
     ("v_bytes", r"V size: <size>", "min"),
@@ -71,8 +71,8 @@ SGLANG = compiled(
     ("graph_bytes", r"Capture cuda graph end\..{0,200}mem usage=<size>", "max"),
 )
 TRTLLM = compiled(
-    ("version", r"TensorRT-LLM version: (\d[\w.+]{0,30})", "last"),
-    ("version", r"Engine version (\d[\w.+]{0,30})", "last"),
+    ("version", r"TensorRT-LLM version: (\d[\w.+]{0,30})\s", "text"),
+    ("version", r"Engine version (\d[\w.+]{0,30})\s", "text"),
     ("weight_bytes", r"Loaded engine size: <size>", "max"),
     ("kv_tokens", r"Max tokens in paged KV cache: <n>", "min"),
     ("kv_tokens", r"for max tokens in paged KV cache \(<n>\)", "min"),
@@ -85,12 +85,12 @@ TRTLLM = compiled(
     ("max_model_len", r"maxSequenceLen: <n>", "last"),
 )
 LLAMACPP = compiled(
-    ("model", r"general\.name {0,20}(?:str )?= {0,20}([^\n]{1,120})", "last"),
+    ("model", r"general\.name {0,20}(?:str )?= {0,20}([^\n]{1,120})\n", "text"),
     ("model_file", r"loaded meta data .{0,80} from ([^\n]{1,200}?) \(version", "last"),
     ("file_bytes", r"model size {0,20}= {0,20}<size>", "last"),
     ("file_bytes", r"file size {0,20}= {0,20}<size>", "last"),
-    ("file_type", r"file type {0,20}= {0,20}([^\n]{1,60})", "last"),
-    ("file_type", r"model ftype {0,20}= {0,20}([^\n]{1,60})", "last"),
+    ("file_type", r"file type {0,20}= {0,20}([^\n]{1,60})\n", "last"),
+    ("file_type", r"model ftype {0,20}= {0,20}([^\n]{1,60})\n", "last"),
     ("n_params_billion", r"model params {0,20}= {0,20}<n> B", "last"),
     ("n_layer", r"n_layer {1,20}= {0,20}<n>\n", "last"),
     ("n_embd_k", r"n_embd_k_gqa {0,20}= {0,20}<n>\n", "last"),
@@ -112,8 +112,8 @@ LLAMACPP = compiled(
 _TIMED = re.compile(r"eval time {0,20}= {0,20}([\d.]{1,20}) ms / {0,20}(\d{1,9}) (?:tokens|runs)")
 # Command lines, whichever program they start.
 FLAGS = compiled(
-    ("model", r"vllm serve ([^\s-]\S{0,200})", "last"),
-    ("model", r"--model(?:-path)?[ =]<word>", "last"),
+    ("model", r"vllm serve ([^\s-]\S{0,200})\s", "text"),
+    ("model", r"--model(?:-path)?[ =]<word>", "text"),
     ("tp", r"--tensor-parallel-size[ =]<n>", "last"),
     ("tp", r"--tp(?:-size)?[ =]<n>", "last"),
     ("pp", r"--pipeline-parallel-size[ =]<n>", "last"),

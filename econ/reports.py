@@ -1,5 +1,6 @@
 """Is my number normal? An engine's start log or a benchmark's output, explained from the model and the GPU it names."""
 
+import re
 import textwrap
 from dataclasses import dataclass
 from typing import Any
@@ -74,6 +75,8 @@ def explain(text: str) -> Report:
     text = cleaned(text)
     source, facts, runs, values = _read(text)
     draft = Draft(facts)
+    if "engine" in facts and re.search(r"\d ?(GB|MB)\b", text):
+        draft.notes.append("where the engine prints GB or MB it means GiB or MiB")
     s = identify(draft, values)
     weigh(draft, s)
     count_cache(draft, s)

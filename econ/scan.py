@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import takewhile
 
 from .config import load_model, models, registry_name
 from .hardware import accelerators, load_accelerator
@@ -17,14 +18,16 @@ from .units import GIB, KIB, MIB, TIB
 
 NUMBER = r"([-+]?\d{1,20}(?:,\d{3}){0,6}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,4})?)(?![.,]?\d|[eE][-+]?\d|[.,]?\Z)"
 SIZE = NUMBER + r"[ \t]{0,3}(TiB|GiB|MiB|KiB|TB|GB|MB|KB|B|bytes)\b"
-WORD = r"['\"]?([^\s'\",;)(}{\]\[]{1,200})"
+WORD = r"['\"]?([^\s'\",;)(}{\]\[]{1,200})(?=[\s'\",;)}\]])"
 LARGEST = 1e18  # bytes, tokens or blocks: beyond any machine
 
 # Engines divide by 2**30 and print GB.
 _BINARY = {"T": TIB, "G": GIB, "M": MIB, "K": KIB, "B": 1, "b": 1}
 _ANSI = re.compile(r"\x1b(?:\[[0-9;?]{0,20}[ -/]{0,2}[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\))")
 _CONTROL = {code: None for code in range(32) if code not in (9, 10)} | {0xFEFF: None, 127: None}
-_GPU = re.compile(r"\b(?:NVIDIA|Tesla|GeForce|Apple|AMD|Radeon)[ -][A-Za-z0-9][A-Za-z0-9 +-]{0,50}")
+_GPU = re.compile(  # the longest run of words; possessive, so that a cut name does not become a shorter one
+    r"\b(?:NVIDIA|Tesla|GeForce|Apple|AMD|Radeon)(?:[ -][A-Za-z0-9+-]{1,20}){1,6}+(?![A-Za-z0-9+-]| {0,9}\Z)"
+)
 _FORMAT = re.compile(
     r"(?:^|[-_. ])(awq|gptq|w4a16|nf4|4bit|int4|int8|w8a8|8bit|fp8|nvfp4|mxfp4|bf16|fp16|f16|fp32|f32|"
     r"q\d_(?:k_[sml]|[k01])|iq\d_\w{1,3}|gguf|dynamic|int|block|marlin)(?=$|[-_. ])",
@@ -96,7 +99,8 @@ def size(digits: str, unit: str) -> float | None:
 def compiled(*rows: tuple[str, str, str]) -> list[tuple[str, re.Pattern, str]]:
     """A table of (fact, pattern, which), with <n>, <size> and <word> written out.
 
-    `which` says what counts where a line stands more than once: last, max (the fullest rank) or min.
+    `which` says what counts where a line stands more than once: last, max (the fullest rank) or min; text
+    is the last, and never a number.
     """
     swap = {"<n>": NUMBER, "<size>": SIZE, "<word>": WORD}
     made = []
@@ -115,7 +119,9 @@ def found(text: str, table: Iterable[tuple[str, re.Pattern, str]]) -> dict:
     """
     facts: dict = {}
     for fact, pattern, which in table:
-        values = [v for v in map(_value, pattern.finditer(text)) if v is not None]
+        matches = pattern.finditer(text)
+        read = (m[1] if which == "text" else _value(m) for m in matches)
+        values = [v for v in read if v is not None]
         if values and fact not in facts:
             facts[fact] = max(values) if which == "max" else min(values) if which == "min" else values[-1]
     return facts
@@ -130,19 +136,21 @@ def _value(match: re.Match):
 
 
 def gpu_name(text: str) -> str | None:
-    """The registry name of the first known GPU that the text names as a driver does; None for a slice of one.
+    """The registry name of the first known GPU that the text names in full, as drivers do; None for a slice of one.
+
+    A laptop's, a Ti or a later variant is another GPU. A name at the very end of the text may be cut and is not read.
 
     >>> gpu_name("Device 0: NVIDIA GeForce RTX 4090, compute capability 8.9")
     'rtx-4090'
     """
     for match in _GPU.finditer(text):
         words = match.group().split()
-        if "MIG" in words or " MIG " in text[match.end() : match.end() + 5]:
+        if "MIG" in words:
             return None
-        for n in range(len(words), 1, -1):
-            name = known_gpu(" ".join(words[:n]))
-            if name:
-                return name
+        whole = list(takewhile(lambda word: not word[0].islower() and word not in ("GPU", "GPUs", "On", "Off"), words))
+        name = known_gpu(" ".join(whole))
+        if name:
+            return name
     return None
 
 
