@@ -213,7 +213,7 @@ def test_an_unknown_name_is_asked_for_and_not_guessed(line, other):
 @pytest.mark.parametrize("line, name", [
     ("GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)", "h100-sxm"),
     ("| 0  NVIDIA A100-SXM4-80GB       On | 00", "a100-sxm-80"),
-    ("an NVIDIA A10 was used", "a10"), ("NVIDIA L40S\n", "l40s"), ("chip: Apple M2 Max\n", "apple-m2-max"),
+    ("an NVIDIA A10 was used\n", "a10"), ("NVIDIA L40S\n", "l40s"), ("chip: Apple M2 Max\n", "apple-m2-max"),
     ("NVIDIA GeForce RTX 3090 Ti, compute", None), ("NVIDIA GeForce RTX 4090 Laptop GPU, compute", None),
     ("NVIDIA A10G\n", None), ("NVIDIA A10", None), ("NVIDIA A100-SXM4-80GB MIG 1g.10gb\n", None),
     ("NVIDIA driver", None)])
