@@ -42,7 +42,9 @@ FIRST = ("expert_prefill_frac", "burst_frac", *rows.SERVERS)
 FIRST_START = np.array([0.12, 0.1, 5.0, 15.0, 12.0])
 LOCAL_START = np.array([0.85, 0.5, 100e-6, 180e-6, 100e-6])  # weights, on HBM; a layer, under Metal; a hand-over
 SCHEMES = ("gpu", "model", "source", "gpu and model")
-FORMS_COMPARED = 2  # the maximum of compute and memory and, below, their sum; see the file's note
+# Looked at and not all kept: the larger of compute and memory or their sum; the queue in or out of the time to the
+# first token, with the cache counted at full or at mean length; the hand-over between GPUs; GGUF's own formats.
+FORMS_COMPARED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ def table(some: list[Known]) -> dict:
         groups = min(max(running, 1), d.pp)
         step.append(passes(d, running / groups, 1, q.prompt + q.output / 2))
         prompt.append(passes(d, 1, q.prompt, 0))
-        load.append((running, groups, q.output, replicas, q.concurrency / replicas, q.scale,
+        load.append((running, groups, q.output, replicas, q.scale,
                      ("ttft", "tpot", "throughput").index(q.kind), engine_index(q.engine)))
     return {"step": np.array(step).T, "prompt": np.array(prompt).T, "load": np.array(load).T,
             "value": np.array([k.value for k in some])}
@@ -120,16 +122,15 @@ def pass_s(x: np.ndarray, part: np.ndarray) -> np.ndarray:
 
 
 def predict(x: np.ndarray, first: np.ndarray, t: dict) -> np.ndarray:
-    """Each row's number in its unit: what `Deployment.serve` computes, for all rows at once."""
-    running, groups, output, replicas, asked, scale, kind, engine = t["load"]
+    """Each row's number in its unit: what `Deployment.serve` computes, for all at once; no queue, as in rows.py."""
+    running, groups, output, replicas, scale, kind, engine = t["load"]
     step, prompt = pass_s(x, t["step"]), pass_s(x, t["prompt"])
     flops, memory, wire, *_, experts = t["prompt"]
     cycle = running * (flops / x[0] + wire / x[2]) / groups + (output - 1) * step
     tpot = step + running * prompt / groups / np.maximum(output - 1, 1)
     alone = np.maximum((flops - experts) / x[0] + experts / first[0], memory / x[1]) + wire / x[2]
-    wait = (asked - running) * cycle / running
     steps = np.append(first[2:], default_steps(first))[engine.astype(int)]
-    ttft = alone * (1 + first[1] * np.maximum(running - 1, 0) / 2) + steps * tpot + wait
+    ttft = alone * (1 + first[1] * np.maximum(running - 1, 0) / 2) + steps * tpot
     return scale * np.choose(kind.astype(int), [ttft, tpot, replicas * running * output / cycle])
 
 
@@ -145,13 +146,13 @@ def pick(t: dict, keep: np.ndarray) -> dict:
 def fit_served(t: dict, weights: np.ndarray, keep: np.ndarray, engines_out=(),
                start=(JOINT_START, FIRST_START)) -> tuple:
     """The shared constants, then those of the time to the first token."""
-    kind = t["load"][6]
+    kind = t["load"][5]
     joint, late = keep & (kind > 0), keep & (kind == 0)
     a, b = pick(t, joint), pick(t, late)
     x = robust.fit(lambda x: predict(x, FIRST_START, a), start[0], a["value"], weights[joint])
     first = robust.fit(lambda y: predict(x, y, b), start[1], b["value"], weights[late])
     for i, engine in enumerate(rows.SERVERS):
-        if engine in engines_out or not (b["load"][7] == i).any():
+        if engine in engines_out or not (b["load"][6] == i).any():
             others = [first[2 + j] for j, e in enumerate(rows.SERVERS) if j != i and e not in engines_out]
             first[2 + i] = float(np.exp(np.mean(np.log(others))))
     return x, first

@@ -1,6 +1,6 @@
 """Write the computed tables of the README and the pages that list accelerators and models.
 
-python tools/tables.py            write README.md, accelerators.md and models.md
+python tools/tables.py            write README.md, accelerators.md, models.md and accuracy.md
 python tools/tables.py --check    exit 1 if one of them is not what `econ` computes now
 
 In the README only the blocks between "<!-- computed: NAME -->" and "<!-- end -->" are written.
@@ -48,6 +48,81 @@ def profile() -> str:
     return (f"The profile named above was fitted to {fitted['kept']} published runs of one engine "
             f"({fitted['engine']}).\nOn input lengths left out of the fit it is {median} off in the median and {mean} "
             "in the mean. It says nothing about other engines.\n")
+
+
+SCHEMES = ("inside", "gpu", "model", "gpu and model", "source")
+QUANTITIES = {"batch1": ("batch-1 decode, llama.cpp", "llama.cpp"), "tpot": ("time per output token", "general"),
+              "throughput": ("throughput", "general"), "ttft": ("time to the first token", "general")}
+
+
+def errors(schemes=SCHEMES) -> str:
+    """Median and mean error of the general profiles by what was left out of the fit."""
+    rows = []
+    for key, (label, name) in QUANTITIES.items():
+        fitted = econ.load_profile(name).fitted
+        found, (low, high) = fitted["errors"][key], fitted["interval"][key]
+        cells = [f"{found[s][1]:.1f} / {found[s][2]:.1f}" if s in found else "" for s in schemes]
+        rows.append([label, f"{found['inside'][0]:,}", *cells, f"{low:.2f} to {high:.2f}"])
+    heads = [{"inside": "in the fit", "source": "its source and engine"}.get(s, f"its {s.upper() if s == 'gpu' else s}")
+             .replace("gpu and model", "its GPU and its model").replace("its its", "its") for s in schemes]
+    return table(["predicted", "rows", *heads, "80 % interval, times the prediction"], rows)
+
+
+def accuracy() -> str:
+    """The README's short form of the table: what is left out is the row's GPU, or its model."""
+    return errors(("gpu", "model"))
+
+
+def accuracy_page() -> str:
+    """How far off the general profiles are, on what they were fitted to and on what they were not."""
+    general, local = econ.load_profile("general"), econ.load_profile("llama.cpp")
+    counts = general.fitted["rows"]["tpot"]
+    names = {"flop_frac": "share of peak FLOP/s", "weight_frac": "share of memory bandwidth",
+             "link_frac": "share of the link, one way", "collective_s": "s a collective and doubling of GPUs",
+             "expert_s": "s an expert of a token and routed layer", "sequence_s": "s a running sequence and step",
+             "expert_prefill_frac": "share of peak, experts of a lone prompt",
+             "burst_frac": "of half the other prompts, read first",
+             "first_token_steps": "decode steps before the first token"}
+    constants = table(["constant", "value", "meaning"], [[f"`{n}`", f"{getattr(general, n):.3g}", m]
+                                                         for n, m in names.items()], left=3)
+    return f"""# Accuracy
+
+How far the profiles `general` and `llama.cpp` are from published measurements.
+A profile turns the floor into a prediction with a few constants.
+Errors are |predicted / measured - 1| in percent, median / mean.
+*Its GPU* means that the constants were fitted without any row of the GPU that is predicted, and so on.
+
+{errors()}
+The interval holds 80 % of groups of model, GPU and engine, each group counting the same.
+Both the model and the GPU are left out for it.
+Of llama.cpp it is that of the worse of GPU and model.
+
+Of {counts[0]:,} rows of the time per output token, {sum(counts[1:])} are left out by rules.
+`tools/fit_general.py` states them.
+With them, and the GPU left out, the errors are {general.fitted["errors"]["tpot"]["gpu, no rule"][1]:.1f} / \
+{general.fitted["errors"]["tpot"]["gpu, no rule"][2]:.1f}.
+While this was built, {general.fitted["forms_compared"]} variants of the formulas were looked at on these same rows.
+That flatters the table: expect worse on hardware that is not in it.
+
+## The constants
+
+One set for all models, GPUs and servers.
+A constant is what makes the formula fit, not a fact about a GPU.
+
+{constants}
+`first_token_steps` is an engine's own where the engine is known.
+llama.cpp has {local.weight_frac:.3g} of the bandwidth and {local.layer_s:.3g} s a layer.
+Cards with stacked memory and Metal have constants of their own.
+
+## Predict your own table
+
+```
+python tools/accuracy.py FILE.csv --out predictions.csv
+```
+
+The file has the columns of the tables in `econ/data/measured`.
+The values may be missing; where they are given, errors are printed by source, engine and GPU.
+""".replace(" \\\n", " ")
 
 
 def _cell(value, unit: str) -> str:
@@ -110,9 +185,10 @@ Where each config was read stands in `econ/data/models/sources.csv`.
 def pages() -> dict[Path, str]:
     """What every generated file should contain."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = {"answers": answers, "profile": profile}
+    blocks = {"answers": answers, "profile": profile, "accuracy": accuracy}
     filled = BLOCK.sub(lambda found: found[1] + blocks[found[2]]() + found[3], readme)
-    return {ROOT / "README.md": filled, ROOT / "accelerators.md": accelerator_page(), ROOT / "models.md": model_page()}
+    return {ROOT / "README.md": filled, ROOT / "accelerators.md": accelerator_page(), ROOT / "models.md": model_page(),
+            ROOT / "accuracy.md": accuracy_page()}
 
 
 def main(argv: list[str]) -> int:
