@@ -135,11 +135,8 @@ def _each(draft: Draft, s: Subject) -> float | None:
 
 def _balance(draft: Draft, s: Subject, pool: float, tokens: float, each: float) -> None:
     terms, left = {f"cache of {int(tokens):,} tokens": tokens * each}, pool - tokens * each
-    hybrid = s.model and (
-        s.model.state_bytes() or kv_bytes_per_gpu(s.model, 10**7) < 10**7 * s.model.kv_bytes_per_token()
-    )
-    if hybrid and abs(left) > CLOSE * pool:
-        terms["windows and recurrent states: pages shared between kinds of layers"] = left
+    if abs(left) > CLOSE * pool and _between(s, pool, tokens * each):
+        terms["windows and recurrent states: layers that share pages"] = left
     elif 0 < left <= BLOCK_TOKENS * each:
         terms["less than one block"] = left
     elif s.tp > 1 and 0 < left <= 0.02 * pool:
@@ -159,6 +156,19 @@ def _balance(draft: Draft, s: Subject, pool: float, tokens: float, each: float) 
             )
         )
         draft.lacks("cache dtype, or the number of GPUs the cache is split over")
+
+
+def _between(s: Subject, pool: float, full: float) -> bool:
+    """Whether a pool lies between the growing layers alone and all in full, of a model that has other layers.
+
+    Pages that hold a recurrent state are padded: up to twice.
+    """
+    if s.model is None or not s.model.attention_kinds:
+        return False
+    growing, all_layers = s.model.kv_growth_bytes_per_token(), s.model.kv_bytes_per_token()
+    state = bool(s.model.state_bytes())
+    low, high = full * growing / all_layers, full * (2 if state else 1 + CLOSE)
+    return (state or growing < all_layers) and low * (1 - CLOSE) <= pool <= high
 
 
 def _request(draft: Draft, s: Subject, held: float, each: float) -> None:

@@ -10,8 +10,8 @@ from .choose import compare, prices
 from .config import load_model, models
 from .cost import Deployment
 from .errors import DoesNotFit
+from .floors import DECODE_SHARE, PREFILL_SHARE
 from .hardware import accelerators, load_accelerator
-from .pace import DECODE_SHARE, PREFILL_SHARE
 from .profiles import load_profile
 from .reports import explain
 from .units import fmt, shown

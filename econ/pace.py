@@ -1,23 +1,17 @@
-"""How fast against the floor: the share of the roofline in each phase, and whether that share is usual.
-
-The floor is physics. Where normal ends is a judgement, stated here once: a decode step may take 1 / 0.4 of its floor
-and a prefill 1 / 0.2, plus time to start kernels, collectives and experts. The rows of tests/data/cases.csv that
-people asked about fall on the side of these lines that their answers name.
-"""
+"""How fast against the floor: the share of the roofline in each phase, and whether that share is usual."""
 
 import math
 from dataclasses import dataclass
 
 from .findings import Draft, residual, seconds
+from .floors import Floor, floor, starting_s
+from .latency import Timed
 from .memory import kv_reserved_bytes_per_gpu, weight_bytes_per_gpu
-from .parallel import collectives
 from .precision import GGUF
+from .profiles import load_profile
 from .subject import Subject
 from .units import fmt
-from .work import forward
 
-DECODE_SHARE, PREFILL_SHARE = 0.4, 0.2  # of the floor's rate: less is slow
-LAYER_S, COLLECTIVE_S, EXPERT_S, SEQUENCE_S = 30e-6, 20e-6, 7e-6, 7e-6  # allowed on top, each layer, all-reduce, ...
 LINK_SHARE = 0.6
 FASTER = 1.02  # a measured time may be this much below the floor: printed digits are few
 
@@ -32,48 +26,6 @@ class Phase:
     roofline_frac: float
     bound: str
     verdict: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
-    """The terms of one pass at full rates, and the time beyond which it is slow. Seconds."""
-
-    weight_s: float
-    kv_s: float
-    compute_s: float
-    slow_s: float
-    share: float = DECODE_SHARE
-
-    @property
-    def time_s(self) -> float:
-        """The longer of reading and computing."""
-        return max(self.weight_s + self.kv_s, self.compute_s)
-
-
-def floor(s: Subject, batch, new_tokens, context) -> Floor:
-    """The floor of one pass: all bytes once at full bandwidth or all FLOPs at the peak, stages one after the other."""
-    assert s.model and s.accelerator
-    g, share = s.accelerator, DECODE_SHARE if new_tokens == 1 else PREFILL_SHARE
-    wide = g.peaks.get("bf16") or g.peaks.get("fp16") or math.inf
-    if s.weights in GGUF:  # these kernels multiply in int8 where the GPU can
-        wide = max(wide, g.peaks.get("int8", 0.0))
-    works = [forward(p, batch, new_tokens, context, weights=s.weights, kv=s.kv, split=s.split) for p in s.parts]
-    weight_s = sum(w.weight_bytes for w in works) * s.weight_scale / g.hbm_bytes_per_s
-    kv_s = sum(w.bytes - w.weight_bytes for w in works) * s.kv_scale / g.hbm_bytes_per_s
-    compute_s = sum(n / (g.peaks.get(rate) or wide) for w in works for rate, n in w.flops_by_rate.items())
-    found = Floor(weight_s=weight_s, kv_s=kv_s, compute_s=compute_s, slow_s=0.0)
-    slow_s = found.time_s / share + _starting_s(s, batch, new_tokens)
-    return Floor(weight_s=weight_s, kv_s=kv_s, compute_s=compute_s, slow_s=slow_s, share=share)
-
-
-def _starting_s(s: Subject, batch, new_tokens) -> float:
-    """What starting kernels, collectives and experts may take."""
-    assert s.model
-    sends = sum(c.count * math.log2(c.n) for c in collectives(s.model, batch, new_tokens, s.tp, s.pp, s.ep))
-    experts = sum(
-        n * max((t.used for t in layer.tensors if t.role == "expert"), default=0) for layer, n in s.model.layer_kinds
-    )
-    return LAYER_S * len(s.model.layers) + COLLECTIVE_S * sends + EXPERT_S * experts + SEQUENCE_S * batch
 
 
 def judge(draft: Draft, s: Subject, runs: list[dict]) -> None:
@@ -103,14 +55,33 @@ def _pass(draft: Draft, s: Subject, run: dict) -> None:
     name = f"decode, batch {run['batch']:g}" if decoding else f"prefill, {run['prompt']:,} tokens"
     _compare(draft, s, name, run["time_s"], f)
     if decoding:
+        _predict(draft, s, run["batch"], run.get("context", 0))
         terms = (
             {"weights": f.weight_s, "cache": f.kv_s} if f.compute_s <= f.weight_s + f.kv_s else {"FLOPs": f.compute_s}
         )
         rest = run["time_s"] - sum(terms.values())
-        usual = _starting_s(s, run["batch"], 1)
+        usual = starting_s(s, run["batch"], 1)
         if rest > 0:
             terms["starting kernels, collectives and experts: at most"] = min(usual, rest)
         draft.residuals.append(residual(name, run["time_s"], "s", terms))
+
+
+def _predict(draft: Draft, s: Subject, batch, context) -> None:
+    """What the profile fitted to published runs says of this step; nothing where it does not apply."""
+    profile = load_profile("llama.cpp" if draft.facts.get("engine") == "llama.cpp log" else "general")
+    if s.weight_scale != 1 or s.kv_scale != 1:
+        return
+    try:
+        n, degrees = s.tp * s.pp * s.dp, {"tp": s.tp, "pp": s.pp, "dp": s.dp, "ep": s.ep}
+        d = Timed(s.model, s.accelerator, n_gpus=n, weights=s.weights, kv=s.kv, profile=profile, **degrees)
+        time_s = d.decode(batch, context).time_s
+    except ValueError:
+        return
+    error = fmt(profile.fitted["held_out_median_error_frac"], "%", 2)
+    draft.notes.append(
+        f"a step of batch {batch:g}: profile {profile.name}, fitted to published runs, predicts {seconds(time_s)}; "
+        f"its median error on runs left out is {error}"
+    )
 
 
 def _compare(draft: Draft, s: Subject, name: str, time_s: float, f: Floor) -> None:

@@ -142,7 +142,17 @@ def _weights(draft: Draft, model: Model | None, named: str | None) -> tuple[str 
             draft.notes.append(f"the weights' format {shown(stated)} has no recipe here")
         return None, False, 1.0
     dtype = SPELLED.get(str(facts.get("dtype", "")).lower())
-    return (dtype, True, 1.0) if dtype else (None, False, 1.0)
+    if dtype or not (model and _is_hub_id(facts.get("printed_model", facts.get("model")))):
+        return dtype, dtype is not None, 1.0
+    draft.notes.append(
+        f"weights as {facts.get('printed_model', facts['model'])[:80]} is published: no other format is named"
+    )
+    return None, True, 1.0
+
+
+def _is_hub_id(name) -> bool:
+    """Whether a name is owner/name: one checkpoint, in the format that it is published in."""
+    return isinstance(name, str) and re.fullmatch(r"\w[\w.-]{0,60}/[\w.-]{1,100}", name) is not None
 
 
 def _recipe(text: str) -> str | None:
