@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import econ
-from econ import ConfigError, DoesNotFit, UnknownName
+from econ import ConfigError, DoesNotFit, UnknownName, techniques
+from econ.cost import break_even_tokens_per_hour, usd_per_mtok
 
 pytestmark = pytest.mark.core
 
@@ -54,7 +55,15 @@ NUMERIC = {
     "cost usd_per_gpu_hour": lambda v: D.cost(v, 4, 100, 10), "cost concurrency": lambda v: D.cost(2.5, v, 100, 10),
     "cost utilisation_frac": lambda v: D.cost(2.5, 4, 100, 10, utilisation_frac=v),
     "at_rate requests_per_s": lambda v: D.at_rate(v, 100, 10), "compare prompt": lambda v: econ.compare(M, prompt=v),
-    "compare output": lambda v: econ.compare(M, output=v),
+    "compare output": lambda v: econ.compare(M, output=v), "verify tokens": lambda v: D.verify(4, v, 100),
+    "largest_load prompt": lambda v: D.largest_load(v, 10), "frontier output": lambda v: D.frontier(100, v),
+    "usd_per_mtok rent": lambda v: usd_per_mtok(v, 700), "usd_per_mtok rate": lambda v: usd_per_mtok(2.5, v),
+    "break_even rent": lambda v: break_even_tokens_per_hour(v, 0.5), "break_even price": lambda v:
+    break_even_tokens_per_hour(10, v), "acceptance": lambda v: techniques.expected_tokens(v, 4),
+    "hit_frac": lambda v: techniques.prefix_saving(D, v, 2.5, 4, 100, 10),
+    "link_bytes_per_s": lambda v: techniques.kv_transfer_s(D, 100, v),
+    "quantized batch": lambda v: techniques.quantization_speedup(D, "int4", v),
+    "pools running": lambda v: techniques.prefill_replicas(D, D, v, 100, 10),
 }
 DTYPES = {
     "weight_bytes": lambda v: M.weight_bytes(v), "streamed_weight_bytes": lambda v: M.streamed_weight_bytes(v),

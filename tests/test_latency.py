@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from econ import Deployment, DoesNotFit, forward, load_accelerator, load_model
+from econ import Deployment, DoesNotFit, Profile, forward, latency, load_accelerator, load_model
 from econ.units import GIB
 
 pytestmark = pytest.mark.core
@@ -111,6 +111,32 @@ def test_a_request_for_one_token_is_its_prefill():
     assert r.total_s == r.ttft_s == D70.prefill(2, 100).time_s
     assert r.tpot_s == D70.decode(2, 100).time_s
     assert r.output_tokens_per_s == pytest.approx(2 / r.total_s)
+
+
+SLOW = Profile(name="slow", flop_frac=0.5, weight_frac=0.6, kv_frac=0.4, link_frac=0.5, step_s=1e-4, sequence_s=1e-6,
+               long_context_s=1e-3, long_context_tokens=3000)
+
+
+@pytest.mark.parametrize("profile", ["ideal", SLOW], ids=["ideal", "slow"])
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-oss-20b", "llama-4-scout-17b-16e", "glm-5", "deepseek-v3",
+                                  "gemma-2-9b-it", "jamba-v0.1", "qwen3-next-80b-a3b", "mamba-2.8b"])
+def test_a_long_request_is_the_sum_of_its_steps(name, profile):
+    """While windows fill up, chunks begin, sparse attention starts to choose and the cache outgrows the arithmetic."""
+    d = Deployment(name, BIG, profile=profile)
+    for batch, prompt, output in ((1, 1, 300), (900, 60, 200), (400, 1900, 300), (3, 3900, 300), (2, 8000, 190)):
+        r = d.request(batch, prompt, output)
+        steps = sum(d.decode(batch, prompt + k).time_s for k in range(output - 1))
+        assert r.total_s == pytest.approx(r.ttft_s + steps, rel=1e-12), (batch, prompt, output)
+        assert r.tpot_s == pytest.approx(steps / (output - 1), rel=1e-12)
+
+
+def test_a_request_for_a_million_tokens_takes_a_few_passes(monkeypatch):
+    passes = []
+    monkeypatch.setattr(latency, "forward", lambda *a, **k: passes.append(a) or forward(*a, **k))
+    endless = Deployment("mamba-2.8b", BIG, profile=SLOW)  # no cache, no longest context
+    assert endless.request(1, 1, 10**6).total_s > 10**6 * endless.decode(1, 1).time_s
+    Deployment("llama-3.3-70b", BIG).request(1, 1, 131_000)
+    assert len(passes) < 20
 
 
 def test_replicas_share_nothing():
