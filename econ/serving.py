@@ -93,15 +93,16 @@ class Served(Timed):
         groups = minimum(maximum(running, 1), self.pp)  # of a pipeline, each on another stage
         group, context = maximum(running, 1) / groups, prompt + output / 2
         fresh = maximum(prompt * (1 - cached), 1)
-        decode, steps = self._time(group, 1, context), output - 1
+        others = self.profile.sequence_s * self.pp * (maximum(running, 1) - group)  # every stage schedules all groups
+        decode, steps = self._time(group, 1, context) + others, output - 1
         if chunk is None:
             alone = self._time(1, fresh, prompt - fresh)
             added, gap = self._shared_s(alone, fresh, prompt - fresh), decode + alone
         else:
             pieces = ceil_div(fresh, minimum(chunk, fresh))
             piece = fresh / pieces
-            mixed = self._mixed_s(group, context, piece, prompt - (fresh + piece) / 2)  # in the middle of the prompt
-            gap = self._mixed_s(group, context, piece, prompt - piece)
+            mixed = others + self._mixed_s(group, context, piece, prompt - (fresh + piece) / 2)  # halfway in the prompt
+            gap = others + self._mixed_s(group, context, piece, prompt - piece)
             alone, added, steps = pieces * mixed, pieces * (mixed - decode), maximum(steps, running * pieces / groups)
         cycle = running * added / groups + steps * decode
         met = cycle if chunk is not None else running * alone / groups + steps * decode

@@ -43,8 +43,9 @@ FIRST_START = np.array([0.12, 0.1, 5.0, 15.0, 12.0])
 LOCAL_START = np.array([0.85, 0.5, 100e-6, 180e-6, 100e-6])  # weights, on HBM; a layer, under Metal; a hand-over
 SCHEMES = ("gpu", "model", "source", "gpu and model")
 # Looked at and not all kept: the larger of compute and memory or their sum; the queue in or out of the time to the
-# first token, with the cache counted at full or at mean length; the hand-over between GPUs; GGUF's own formats.
-FORMS_COMPARED = 8
+# first token, with the cache counted at full or at mean length; the hand-over between GPUs; GGUF's own formats; the
+# sequences of other pipeline groups.
+FORMS_COMPARED = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,8 @@ def table(some: list[Known]) -> dict:
         replicas = min(q.concurrency, d.dp)
         running = v.running_batch / replicas
         groups = min(max(running, 1), d.pp)
-        step.append(passes(d, running / groups, 1, q.prompt + q.output / 2))
+        *rest, sequences, experts = passes(d, running / groups, 1, q.prompt + q.output / 2)
+        step.append((*rest, sequences + d.pp * (running - running / groups), experts))
         prompt.append(passes(d, 1, q.prompt, 0))
         load.append((running, groups, q.output, replicas, q.scale,
                      ("ttft", "tpot", "throughput").index(q.kind), engine_index(q.engine)))
