@@ -85,6 +85,18 @@ def test_a_floor_is_worse_than_the_profile():
     assert np.median(np.abs(of("general"))) < 0.5 * np.median(np.abs(of("ideal")))
 
 
+@pytest.mark.parametrize("given, name", [
+    ("A100-SXM-80GB", "a100-sxm-80"), ("H100-SXM-80GB", "h100-sxm"), ("NVIDIA H200 141GB", "h200-sxm"),
+    ("B200-SXM", "b200"), ("H100 SXM5", "h100-sxm"), ("MI300X", "mi300x")])
+def test_spellings_of_gpus(given, name):
+    assert rows.accelerator_of(given, None, "tpot").name == name
+
+
+def test_a_gguf_format_without_a_recipe_is_priced_by_its_blocks():
+    m = rows.model_of("Llama-3-8B", "q6_k", "llama.cpp")
+    assert m.weight_bytes(rows.weights_of(m, "q6_k")) / 2**30 == pytest.approx(6.14, rel=0.01)  # the file: 6.14 GiB
+
+
 BAD = ["", "nan", "inf", "-1", "0", "1e308", "x" * 5000, "\x1b[31m", "١٢", "QPS", "QPS 0", "max", "adp0", "\0", "1;2",
        "None"]
 

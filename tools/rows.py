@@ -18,6 +18,7 @@ import econ  # noqa: E402
 from econ.config import _read_json, read_config  # noqa: E402
 from econ.hardware import Source  # noqa: E402
 from econ.names import DATA  # noqa: E402
+from econ.precision import Format  # noqa: E402
 
 PROFILE, LOCAL = "general", "llama.cpp"
 MAX_RUNNING = 2_048  # sequences a replica: the default limit of engines at maximum throughput
@@ -33,6 +34,9 @@ HBM = ("a100", "a30", "h100", "h200", "h800", "h20", "gh200", "b200", "b300", "g
 WEIGHTS = {"f16": "fp16", "fp16": "fp16", "bf16": "bf16", "f32": "fp32", "fp32": "fp32", "fp8": "fp8", "int8": "int8",
            "int4": "int4", "int4-g32": "int4", "awq": "int4", "gptq": "int4", "nvfp4": "nvfp4", "fp4": "nvfp4",
            "mxfp4": "mxfp4", "q8_0": "q8_0", "q4_0": "q4_0", "q4_k_m": "q4_k_m"}
+# Bits of a weight, scales included, as the blocks of these formats are declared.
+GGUF_BITS = {"q2_k": 2.625, "q3_k": 3.4375, "q4_1": 5.0, "q4_k": 4.5, "q5_0": 5.5, "q5_1": 6.0, "q5_k": 5.5,
+             "q6_k": 6.5625, "iq4_xs": 4.25, "iq4_nl": 4.5}
 ENDINGS = r"-(fp8|fp4|nvfp4|bf16|awq|gptq|instruct|chat|it|base|hf|thinking|[0-9]{4}|v[0-9.]+)$"
 KINDS = {"ttft_ms": ("ttft", 1e3), "tpot_ms": ("tpot", 1e3), "itl_ms": ("tpot", 1e3), "ttft_s": ("ttft", 1),
          "tpot_s": ("tpot", 1), "decode_tok_s": ("decode", 1), "prefill_tok_s": ("prefill", 1),
@@ -166,15 +170,26 @@ def degrees(row: dict, engine: str, n: int) -> tuple[int, int, int, int]:
 @lru_cache(maxsize=512)
 def accelerator_of(name: str, bandwidth_gbs: float | None, kind: str):
     """The GPU of the registry; at batch 1 a device is known well enough by its bandwidth."""
-    try:
-        return econ.load_accelerator(name)
-    except econ.UnknownName:
-        if not bandwidth_gbs or kind != "decode":
-            raise
+    for tried in spellings(name):
+        try:
+            return econ.load_accelerator(tried)
+        except econ.UnknownName:
+            continue
+    if not bandwidth_gbs or kind != "decode":
+        return econ.load_accelerator(name)  # raises, with the nearest names
     source = Source(provenance="unverified", title="the row itself")
     return econ.Accelerator(
         name=name, printed_name=name, vendor="", hbm_bytes_per_s=1e9 * bandwidth_gbs, printed_bytes=None,
         visible_bytes=None, link=None, tdp_w=None, sources={"memory": source}, notes="", peaks={})
+
+
+def spellings(name: str) -> list[str]:
+    """A GPU's name as given, then without "GB", the size, the form factor and the vendor, one after the other."""
+    found = [name]
+    for pattern, new in ((r"^(nvidia|amd|intel)[-_ ]+", ""), (r"(\d+)[-_ ]?gb\b", r"\1"), (r"[-_ ]\d{2,3}$", ""),
+                         (r"sxm\d", "sxm"), (r"[-_ ]sxm$", "")):
+        found.append(re.sub(pattern, new, found[-1], flags=re.I))
+    return found
 
 
 @lru_cache(maxsize=256)
@@ -183,6 +198,9 @@ def model_of(name: str, weight_dtype: str, engine: str):
     model = replace(econ.load_model(spelled(name)), max_context=None)  # benchmarks run beyond a model's limit
     if engine == LOCAL and model.published and model.published.name == "mxfp4":
         return replace(model, dtype="q8_0")  # GGUF files keep in 8 bits what the checkpoint has in 16
+    block = gguf_format(weight_dtype)
+    if block:
+        return replace(model, published=block, dtype="q6_k")  # such files keep the head in q6_k
     fp4 = weight_dtype.lower() in ("fp4", "nvfp4")
     experts_only = model.name.startswith(("qwen3.5", "qwen3-next"))
     latent = any(a.latent for a, _ in model.attention_kinds)
@@ -192,6 +210,14 @@ def model_of(name: str, weight_dtype: str, engine: str):
     spec = {"quant_method": "modelopt", "quant_algo": "NVFP4" if fp4 else "W4A16_AWQ", "ignore": ignore}
     config = {**_read_json(DATA / "models" / f"{model.name}.json"), "quantization_config": spec}
     return replace(read_config(config, name=model.name), max_context=None)
+
+
+def gguf_format(dtype: str) -> Format | None:
+    """A GGUF block format that is no recipe of `econ`, every matrix alike; None for any other dtype."""
+    base = re.sub(r"_(s|m|l|xl)$", "", dtype.lower())
+    if base not in GGUF_BITS or dtype.lower() in WEIGHTS:
+        return None
+    return Format(name=base, bits=GGUF_BITS[base])
 
 
 def spelled(name: str) -> str:
@@ -212,6 +238,8 @@ def weights_of(model, dtype: str) -> str | None:
     name = dtype.lower().split()[0] if dtype else "unstated"
     if name.startswith("unstated"):
         return "bf16"
+    if gguf_format(name):
+        return None
     recipe = WEIGHTS.get(name) or WEIGHTS.get(name.replace("-", "_"))
     if recipe is None:
         raise Refused(f"weight_dtype {dtype[:40]!r} is not one of {', '.join(WEIGHTS)}")
