@@ -45,7 +45,7 @@ class _Cycle:
     """The passes of one cycle of a replica that runs `running` sequences."""
 
     first_s: Any  # from the start of a prompt to its first token
-    alone_s: Any  # the pass or passes that read it
+    service_s: Any  # for which a prompt occupies one stage, before the next can follow
     prefill_s: Any
     decode_s: Any
     gap_s: Any
@@ -108,8 +108,8 @@ class Served(Timed):
         met = cycle if chunk is not None else running * alone / groups + steps * decode
         first = alone if chunk is not None else self._first_token_s(
             alone, _per_token(met, output, decode), running, fresh, prompt - fresh)
-        return _Cycle(first_s=first, alone_s=alone, prefill_s=added / groups, decode_s=decode, gap_s=gap, met_s=met,
-                      cycle_s=cycle)
+        return _Cycle(first_s=first, service_s=added / self.pp, prefill_s=added / groups, decode_s=decode, gap_s=gap,
+                      met_s=met, cycle_s=cycle)
 
     def _mixed_s(self, batch, context, chunk, before):
         """A step that decodes a batch and reads a piece of one prompt after `before` tokens, the weights once."""
@@ -189,8 +189,7 @@ class Served(Timed):
                 enough = running / self._cycle(running, prompt, output).cycle_s >= rate
                 low, high = (low, running) if enough else (running, high)
         c = self._cycle(running, prompt, output)
-        stage_s = c.alone_s / self.pp  # a pipeline takes the next prompt when its first stage is done with this one
-        wait = rate * stage_s**2 / (2 * (1 - rate * stage_s))
+        wait = rate * c.service_s**2 / (2 * (1 - rate * c.service_s))
         load = self._load(c, self.dp, running, output, queued=0.0, limited_by="concurrency", ttft_s=c.first_s + wait)
         return replace(load, requests_per_s=requests_per_s, output_tokens_per_s=requests_per_s * output)
 

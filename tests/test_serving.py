@@ -270,6 +270,18 @@ def test_prompts_wait_for_prompts():
     assert D70.at_rate(0.9 / p, 2048, 1).ttft_s == pytest.approx((1 + 0.9 / 0.2) * p, rel=1e-9)
 
 
+@pytest.mark.parametrize("profile", ["ideal", "general"])
+@pytest.mark.parametrize("prompt, output", [(1, 1), (100, 1), (100, 50), (8000, 10)])
+def test_waits_grow_without_bound_towards_saturation(profile, prompt, output):
+    """Also where a profile lets prompts share passes: the queue is that of what a prompt really takes."""
+    d = Deployment("llama-3.1-8b", "h100-sxm", profile=profile)
+    top = d.serve(10**6, prompt, output)
+    waits = [d.at_rate(share * top.requests_per_s, prompt, output).ttft_s for share in (0.01, 0.5, 0.9, 0.99, 0.999)]
+    assert waits == sorted(waits) and all(map(math.isfinite, waits))
+    if output == 1:
+        assert waits[-1] - waits[0] > 400 * top.prefill_s
+
+
 @given(st.floats(1e-3, 0.99), st.floats(1e-3, 0.99))
 def test_more_arrivals_never_shorten_any_time(a, b):
     assume(a < b)
