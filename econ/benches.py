@@ -90,8 +90,10 @@ def _load(facts: dict) -> list[dict]:
     }
     n = facts.get("completed") or 0
     for total, mean in (("input_tokens", "prompt"), ("output_tokens", "output")):
-        if mean in facts or (n > 0 and facts.get(total, 0) > 0):
-            run[mean] = facts.get(mean) or facts[total] / n
+        if facts.get(mean, 0) > 0:
+            run[mean] = facts[mean]
+        elif n > 0 and facts.get(total, 0) > 0:
+            run[mean] = facts[total] / n
     for key in ("ttft", "tpot"):
         if (facts.get(f"{key}_ms") or 0) > 0:
             run[f"{key}_s"] = facts[f"{key}_ms"] / 1e3

@@ -5,7 +5,7 @@ import io
 import math
 import re
 
-from .scan import SIZE, known_gpu, number, size
+from .scan import LARGEST, SIZE, known_gpu, number, size
 
 _CSV = "build_commit,"
 
@@ -15,7 +15,7 @@ def plain(value):
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):
-        return value if abs(value) < 1e18 and math.isfinite(value) else None
+        return value if abs(value) <= LARGEST and math.isfinite(value) else None
     if not isinstance(value, str) or not 0 < len(value) <= 200 or value in ("inf", "nan", "None"):
         return None
     return value if (n := number(value)) is None else n
@@ -87,7 +87,8 @@ def bench_rows(rows: list[dict]) -> tuple[dict, list[dict]]:
     n = plain(last.get("model_n_params"))
     if isinstance(n, int | float) and n > 0:
         facts["n_params_billion"] = n / 1e9
-    return {k: v for k, v in facts.items() if isinstance(v, str | int | float) and v != ""}, runs
+    numbers = ("file_bytes", "n_params_billion")
+    return {k: v for k, v in facts.items() if isinstance(v, int | float if k in numbers else str) and v != ""}, runs
 
 
 def _count(value) -> int:

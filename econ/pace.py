@@ -13,6 +13,7 @@ from .subject import Subject
 from .units import fmt
 
 LINK_SHARE = 0.6
+MOST = 1e12  # tokens or requests of one run
 FASTER = 1.02  # a measured time may be this much below the floor: printed digits are few
 
 
@@ -30,7 +31,7 @@ class Phase:
 
 def judge(draft: Draft, s: Subject, runs: list[dict]) -> None:
     """Every run against its floor; what is missing for that is named."""
-    for run in runs[:200]:
+    for run in filter(_possible, runs[:200]):
         if run["phase"] == "link":
             _link(draft, s, run)
             continue
@@ -47,6 +48,12 @@ def judge(draft: Draft, s: Subject, runs: list[dict]) -> None:
             _load(draft, s, run)
         else:
             _pass(draft, s, run)
+
+
+def _possible(run: dict) -> bool:
+    """Whether the run's counts are numbers that requests can have."""
+    counts = [run[k] for k in ("batch", "prompt", "context", "concurrency", "output") if k in run]
+    return all(0 <= n <= MOST for n in counts) and run.get("batch", 1) > 0 and run.get("prompt", 1) > 0
 
 
 def _pass(draft: Draft, s: Subject, run: dict) -> None:

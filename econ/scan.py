@@ -19,7 +19,7 @@ from .units import GIB, KIB, MIB, TIB
 NUMBER = r"([-+]?\d{1,20}(?:,\d{3}){0,6}(?:\.\d{1,20})?(?:[eE][-+]?\d{1,4})?)(?![.,]?\d|[eE][-+]?\d|[.,]?\Z)"
 SIZE = NUMBER + r"[ \t]{0,3}(TiB|GiB|MiB|KiB|TB|GB|MB|KB|B|bytes)\b"
 WORD = r"['\"]?([^\s'\",;)(}{\]\[]{1,200})(?=[\s'\",;)}\]])"
-LARGEST = 1e18  # bytes, tokens or blocks: beyond any machine
+LARGEST = 1e15  # bytes, tokens or blocks: beyond any machine
 
 # Engines divide by 2**30 and print GB.
 _BINARY = {"T": TIB, "G": GIB, "M": MIB, "K": KIB, "B": 1, "b": 1}
@@ -93,7 +93,7 @@ def size(digits: str, unit: str) -> float | None:
     True
     """
     value = number(digits)
-    return None if value is None else value * _BINARY[unit[0]]
+    return None if value is None or abs(value) > LARGEST / _BINARY[unit[0]] else value * _BINARY[unit[0]]
 
 
 def compiled(*rows: tuple[str, str, str]) -> list[tuple[str, re.Pattern, str]]:

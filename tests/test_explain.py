@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import random
 import re
 import time
 from dataclasses import asdict
@@ -245,6 +246,23 @@ HOSTILE = {
 def test_a_hostile_text_is_incomplete(name):
     r = explain(HOSTILE[name])
     assert r.verdict == "incomplete" and finite(asdict(r))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_changed_numbers_never_break_a_report(seed):
+    """Any number of any snippet replaced, snippets joined, pieces lost: a report that prints, all of it finite."""
+    draw = random.Random(seed)
+    values = ["0", "-1", "-5.5", "1e30", "9" * 18, "1e14", "1e-9", "NaN", "inf", "null", "[]"]
+    for _ in range(120):
+        text = snippet(draw.choice(sorted(EXPECTED)))
+        for _ in range(draw.randint(1, 4)):
+            spots = list(re.finditer(r"\d[\d,.]*", text)) or [re.match("", text)]
+            spot, cut = draw.choice(spots), draw.randrange(len(text) + 1)
+            changed = text[:spot.start()] + draw.choice(values) + text[spot.end():]
+            joined = f"{text}\n{snippet(draw.choice(sorted(EXPECTED)))}"
+            text = draw.choice([changed, changed, text[:cut] + text[cut + 9:], joined])
+        r = explain(text)
+        assert finite(asdict(r)) and max(map(len, str(r).splitlines())) <= 100, text
 
 
 @pytest.mark.timing
