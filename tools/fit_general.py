@@ -230,6 +230,11 @@ def interval(errors: np.ndarray, cells: list) -> list[float]:
     return [round(math.exp(robust.weighted_quantile(-errors, weights, q)), 3) for q in (0.1, 0.9)]
 
 
+def coverage(errors: np.ndarray, low: float, high: float) -> float:
+    """Per cent of measured values inside the interval."""
+    return round(100 * float(np.mean((-errors >= math.log(low)) & (-errors <= math.log(high)))), 1)
+
+
 def served_fit() -> dict:
     """Constants, errors and intervals of served rows."""
     some = [k for k in known() if k.q.kind in ("ttft", "tpot", "throughput")]
@@ -250,14 +255,16 @@ def served_fit() -> dict:
 
     inside = apply((x, first), np.ones(len(kept), bool))
     out = {scheme: held_out(everything, scheme, fit, apply) for scheme in SCHEMES}
-    result = {"x": x, "first": first, "rows": {}, "errors": {}, "interval": {}, "known": everything}
+    result = {"x": x, "first": first, "rows": {}, "errors": {}, "interval": {}, "coverage": {}, "known": everything}
     for kind in ("tpot", "throughput", "ttft"):
         mine, every = kept & (kinds == kind), kinds == kind
         result["rows"][kind] = [int(every.sum()), *(int((every & (dropped == rule)).sum()) for rule in range(2, 6))]
         result["errors"][kind] = {"inside": summary(inside[mine]), **{s: summary(out[s][mine]) for s in SCHEMES},
                                   "gpu, no rule": summary(out["gpu"][every])}
         own = [c for c, m in zip(cells, mine, strict=True) if m]
-        result["interval"][kind] = interval(out["gpu and model"][mine], own)
+        low, high = result["interval"][kind] = interval(out["gpu and model"][mine], own)
+        result["coverage"][kind] = [
+            coverage(out[s][mine], low, high) for s in ("gpu", "model", "gpu and model", "source")]
     return result
 
 
@@ -317,6 +324,9 @@ prompts_share_passes = true
 {fitted(served["known"], "vLLM, SGLang and TensorRT-LLM, 2023 to 2026", served)}
 [fitted.rows]  # all, then left out by rules 2, 3, 4, 5
 {lines(served["rows"])}
+
+[fitted.coverage]  # % of rows inside the interval, left out by gpu, model, both, source and engine
+{lines(served["coverage"])}
 """
 
 

@@ -76,7 +76,9 @@ def accuracy() -> str:
 def accuracy_page() -> str:
     """How far off the general profiles are, on what they were fitted to and on what they were not."""
     general, local = econ.load_profile("general"), econ.load_profile("llama.cpp")
-    counts = general.fitted["rows"]["tpot"]
+    counts, inside = general.fitted["rows"]["tpot"], general.fitted["coverage"]
+    seen = [share for shares in inside.values() for share in shares[:3]]
+    held, unknown = f"{min(seen):.0f} to {max(seen):.0f} %", inside["ttft"][3]
     names = {"flop_frac": "share of peak FLOP/s", "weight_frac": "share of memory bandwidth",
              "link_frac": "share of the link, one way", "collective_s": "s a collective and doubling of GPUs",
              "expert_s": "s an expert of a token and routed layer", "sequence_s": "s a running sequence and step",
@@ -95,6 +97,8 @@ Errors are |predicted / measured - 1| in percent, median / mean.
 {errors()}
 The interval holds 80 % of groups of model, GPU and engine, each group counting the same.
 Both the model and the GPU are left out for it.
+Of the rows of groups left out of the fit it holds {held}.
+For the first token under an engine never seen it holds {unknown:.0f} %.
 Of llama.cpp it is that of the worse of GPU and model.
 
 Of {counts[0]:,} rows of the time per output token, {sum(counts[1:])} are left out by rules.
