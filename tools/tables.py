@@ -177,7 +177,8 @@ def model_page() -> str:
             "cache per token, kB", "longest context, tokens", "config of"]
     return f"""# Models
 
-Every number is computed from the model's published `config.json`, which ships in `econ/data/models`.
+Every number is computed from the model's `config.json`, which ships in `econ/data/models`.
+A few are not the published file itself but were put together from other published documents; the notes in `sources.csv` say which, and from what.
 *Active* counts both vocabulary tables.
 *Cache per token* is what the next token adds while every window is still open, in the cache's published format.
 
