@@ -178,7 +178,8 @@ def model_page() -> str:
     return f"""# Models
 
 Every number is computed from the model's `config.json`, which ships in `econ/data/models`.
-A few are not the published file itself but were put together from other published documents; the notes in `sources.csv` say which, and from what.
+A few are not the published file itself but were put together from other published documents.
+The notes in `sources.csv` say which, and from what.
 *Active* counts both vocabulary tables.
 *Cache per token* is what the next token adds while every window is still open, in the cache's published format.
 
