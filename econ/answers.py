@@ -38,13 +38,15 @@ def _placed(d: Deployment) -> str:
 
 def _assumed(a) -> list[str]:
     model, profile = load_model(a.model), load_profile(a.profile)
-    speed = "the floor: full peak and bandwidth, no communication; nothing real is faster"
+    speed = ["the floor: full peak and bandwidth, no communication; nothing real is faster"]
     if profile.fitted:
-        median, most = (fmt(profile.fitted[f"held_out_{name}_error_frac"], "%", 2) for name in ("median", "p80"))
-        on = f"{profile.fitted['model']} on {profile.fitted['accelerator']}, {profile.fitted['engine']}"
-        speed = f"profile {profile.name}, fitted to {on}; held-out error {median} median, 80 % within {most}"
+        error = fmt(profile.fitted["held_out_median_error_frac"], "%", 2)
+        speed = [f"profile {profile.name}, fitted to {profile.fitted['engine']}, {profile.fitted['date']}",
+                 f"held-out error {error} median"]
+        speed += [f"80 % of {name} are {low:.2f} to {high:.2f} times this"
+                  for name, (low, high) in profile.fitted.get("interval", {}).items()]
     return [f"weights {a.weights or 'as published'}", f"cache {a.kv or model.cache_dtype}",
-            f"{fmt(a.gpu_mem_frac, '%')} of GPU memory", speed]
+            f"{fmt(a.gpu_mem_frac, '%')} of GPU memory", *speed]
 
 
 def fit(a) -> Answer:

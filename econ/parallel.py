@@ -7,7 +7,7 @@ hand activations on. Experts that are spread over replicas get their tokens by t
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .arrays import minimum
+from .arrays import minimum, whole
 from .model import Model, Tensor
 from .work import ACTIVATION_BYTES
 
@@ -99,6 +99,20 @@ def all_reduce_s(size_bytes, n: int, link_bytes_per_s, hop_s=0.0):
         return 0.0 * size_bytes
     return minimum(ring_all_reduce_s(size_bytes, n, link_bytes_per_s, hop_s),
                    one_shot_all_reduce_s(size_bytes, n, link_bytes_per_s, hop_s))
+
+
+def pipeline_s(pass_s, pp: int, micro_batches: int):
+    """The time of equal micro-batches in a pipeline whose stages take the same time.
+
+    (micro_batches + pp - 1) / pp * pass                                                                [s]
+
+    `pass_s` is the serial time of one micro-batch through all stages. (pp - 1) / (micro_batches + pp - 1) of it each
+    stage waits, the bubble; a decode step that follows at once, as in `Deployment.serve`, fills it.
+
+    >>> pipeline_s(4.0, pp=4, micro_batches=1), pipeline_s(4.0, pp=4, micro_batches=12)
+    (4.0, 15.0)
+    """
+    return (whole("micro_batches", micro_batches) + whole("pp", pp) - 1) / pp * pass_s
 
 
 def stages(model: Model, pp: int) -> tuple[Model, ...]:

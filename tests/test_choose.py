@@ -44,9 +44,11 @@ def test_every_row_is_the_best_of_all_that_were_tried(model, options):
         assert r.ttft_s <= 0.5 and r.tpot_s <= 0.02
 
 
-def test_a_row_is_a_deployment_at_its_load():
-    for r in compare("llama-3.1-8b", 1000, 200, **LIMITS, prices={"h100-sxm": 2.5, "L4": 0.7})[:6]:
-        d = Deployment("llama-3.1-8b", r.accelerator, n_gpus=r.n_gpus, tp=r.tp, dp=r.n_gpus // r.tp)
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "falcon-7b"])  # the second is not divided, so replicas
+def test_a_row_is_a_deployment_at_its_load(model):
+    rows = compare(model, 1000, 200, **LIMITS, prices={"h100-sxm": 2.5, "L4": 0.7})
+    for r in (row for row in rows if row.accelerator in ("h100-sxm", "l4")):
+        d = Deployment(model, r.accelerator, n_gpus=r.n_gpus, tp=r.tp, dp=r.n_gpus // r.tp)
         v = d.serve(r.running_batch, 1000, 200)
         assert (v.ttft_s, v.tpot_s) == (r.ttft_s, r.tpot_s)
         assert v.output_tokens_per_s == pytest.approx(r.output_tokens_per_s, rel=1e-12) and v.queued == 0

@@ -16,6 +16,7 @@ import pytest
 import econ
 from econ import cli
 from econ.memory import Memory
+from econ.profiles import profiles
 
 core = pytest.mark.core
 
@@ -139,6 +140,21 @@ def test_a_config_and_a_gpu_of_ones_own(run, tmp_path):
     d = econ.Deployment("llama-3.1-8b", "h100-sxm")
     assert own["result"]["tpot_s"] == pytest.approx(d.request(1, 100, 10).tpot_s / 2)
     status, out, _ = run(line)
+    assert status == 0 and max(map(len, out.splitlines())) <= 100
+
+
+@core
+@pytest.mark.parametrize("name", profiles())
+def test_every_profile_is_named_with_its_error(run, name):
+    """By the floor first, and never faster than it."""
+    line = "time llama-3.1-8b --gpu h100-sxm --prompt 2048 --output 300 --profile"
+    floor, answer = (answered(run, f"{line} {p}")[1] for p in ("ideal", name))
+    assert answer["result"]["ttft_s"] >= floor["result"]["ttft_s"]
+    assert answer["result"]["tpot_s"] >= floor["result"]["tpot_s"]
+    said = "; ".join(answer["assumptions"])
+    assert ("the floor" in said) is (name == "ideal")
+    assert name == "ideal" or (f"profile {name}," in said and "held-out error" in said)
+    status, out, _ = run(f"{line} {name}")
     assert status == 0 and max(map(len, out.splitlines())) <= 100
 
 
@@ -285,7 +301,7 @@ def fuzzed(rng: random.Random) -> list[str]:
     likely = {"gpu": econ.accelerators(), "n-gpus": ["1", "2", "4", "8", "16"], "kv": ["bf16", "fp8"],
               "weights": ["bf16", "fp8", "int4", "q4_0"], "prompt": ["1", "100", "2048", "30000"],
               "output": ["1", "2", "300", "90000"], "batch": ["1", "8", "5000"], "context": ["1", "8192", "100000"],
-              "concurrency": ["1", "64", "5000"], "profile": ["ideal", fitted]}
+              "concurrency": ["1", "64", "5000"], "profile": profiles()}
     name = rng.choice(["fit", "time", "cost"]) if rng.random() < 0.95 else rng.choice([*COMMANDS, *odd, "measured"])
     _, _, options = cli.COMMANDS.get(name, (None, None, ()))
     line = [name, *([rng.choice(econ.models() if rng.random() < 0.97 else odd)] if options else [])]

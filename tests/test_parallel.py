@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from econ import Deployment, Profile, forward, load_accelerator, load_model
 from econ.memory import kv_bytes_per_gpu, weight_bytes_per_gpu
-from econ.parallel import all_reduce_s, collectives, one_shot_all_reduce_s, ring_all_reduce_s, stages
+from econ.parallel import (
+    all_reduce_s,
+    collectives,
+    one_shot_all_reduce_s,
+    pipeline_s,
+    ring_all_reduce_s,
+    stages,
+)
 from econ.work import Split
 
 pytestmark = pytest.mark.core
@@ -147,6 +154,19 @@ def test_a_full_pipeline_needs_more_sequences_than_tensor_parallelism(batch, rat
     v = [d.serve(batch, prompt=2035, output=300) for d in (serial, parallel)]
     assert v[0].decode_s / v[1].decode_s == pytest.approx(ratio, rel=5e-3)
     assert v[0].prefill_s == pytest.approx(v[1].prefill_s, rel=1e-3)  # four prompts are in four stages
+
+
+@pytest.mark.parametrize("pp, micro_batches", [(1, 1), (1, 5), (4, 1), (4, 3), (4, 4), (3, 20)])
+def test_micro_batches_follow_each_other_through_the_stages(pp, micro_batches):
+    """Against a schedule played through: a stage starts when it is free and the micro-batch has left the one before."""
+    free = [0.0] * pp
+    for _ in range(micro_batches):
+        ready = 0.0
+        for stage in range(pp):
+            free[stage] = ready = max(free[stage], ready) + 0.25
+    assert pipeline_s(0.25 * pp, pp, micro_batches) == pytest.approx(free[-1])
+    idle = 1 - 0.25 * micro_batches / free[-1]
+    assert idle == pytest.approx((pp - 1) / (micro_batches + pp - 1))
 
 
 # Collectives.
