@@ -176,6 +176,93 @@ MUTANTS = [
          "output_tokens_per_s=batch * (prompt + output) / total"),
         ("every product at the 16-bit rate", "peaks.get(rate) or peaks.get(\"bf16\")", "peaks.get(\"bf16\")"),
     ),
+    *mutants(
+        "parallel.py",
+        ("ring factor dropped", "{\"all-reduce\": 2 * (self.n - 1) / self.n,", "{\"all-reduce\": 1,"),
+        ("half of an all-reduce", "{\"all-reduce\": 2 * (self.n - 1) / self.n,",
+         "{\"all-reduce\": (self.n - 1) / self.n,"),
+        ("one all-reduce a layer", "reduces += n * (mixers + has_mlp)", "reduces += n"),
+        ("a token sent to one expert", "size_bytes=used * size / tp", "size_bytes=size / tp"),
+        ("a hop for every stage", "count=pp - 1, size_bytes=size", "count=pp, size_bytes=size"),
+        ("the embedding table in every stage", "embeddings=model.embeddings if i == 0 else ()",
+         "embeddings=model.embeddings"),
+    ),
+    *mutants(
+        "latency.py",
+        ("a pipeline's stages at the same time for one request", "sum(w.bytes for w in work) / bus\n",
+         "sum(w.bytes for w in work) / bus / self.pp\n"),
+        ("the network as fast as links inside a node", "if c.span > self.gpus_per_node else inside",
+         "if False else inside"),
+        ("an efficiency multiplied", "return peak_s / profile.flop_frac,", "return peak_s * profile.flop_frac,"),
+        ("the cache as efficient as the weights", "/ profile.weight_frac + kv_s / profile.kv_frac",
+         "/ profile.weight_frac + kv_s / profile.weight_frac"),
+        ("latency of one collective for all", "self.profile.collective_s * sum(c.count * math.log2(c.n)",
+         "self.profile.collective_s * sum(math.log2(c.n)"),
+        ("drafted tokens without logits", "logits=\"all\")", "logits=\"last\")"),
+    ),
+    *mutants(
+        "placement.py",
+        ("replicas counted as slices", "return Split(tp=self.tp, experts",
+         "return Split(tp=self.tp * self.dp, experts"),
+        ("every replica holds all experts", "return Split(tp=self.tp, experts=self.ep)", "return Split(tp=self.tp)"),
+    ),
+    *mutants(
+        "work.py",
+        ("shared experts see one replica's tokens", "touched(*key, tokens * split.replicas)", "touched(*key, tokens)"),
+        ("the cache read twice", "return self.weight_bytes + self.kv_read_bytes +",
+         "return self.weight_bytes + 2 * self.kv_read_bytes +"),
+        ("windows without an end in a long answer", "        elif a.window:\n            found",
+         "        elif False:\n            found"),
+    ),
+    *mutants(
+        "serving.py",
+        ("prefills of others left out of the time per token",
+         "tpot_s=_per_token(c.met_s, output, c.decode_s)", "tpot_s=c.decode_s"),
+        ("all prompts of a batch for the price of one", "cycle = running * added / groups +",
+         "cycle = added / groups +"),
+        ("a step for every token, the first too", "self._time(group, 1, context) + others, output - 1",
+         "self._time(group, 1, context) + others, output"),
+        ("capacity ignored", "running = minimum(concurrency / replicas, places)", "running = concurrency / replicas"),
+        ("throughput of one replica", "rate = replicas * running / c.cycle_s", "rate = running / c.cycle_s"),
+        ("nobody waits", "ttft_s=c.first_s + wait,\n", "ttft_s=c.first_s,\n"),
+        ("clients not shared among replicas", "minimum(concurrency / replicas, places)",
+         "minimum(concurrency, places)"),
+        ("steps at the prompt's length", "context = maximum(running, 1) / groups, prompt + output / 2",
+         "context = maximum(running, 1) / groups, prompt"),
+        ("one group in a pipeline", "groups = minimum(maximum(running, 1), self.pp)", "groups = 1"),
+        ("a chunk reads the weights again", "_joined(a, b, w.weight_bytes)",
+         "_joined(a, b, a.weight_bytes + b.weight_bytes)"),
+        ("a cached prefix is not attended", "alone = self._time(1, fresh, prompt - fresh)",
+         "alone = self._time(1, fresh, 0)"),
+        ("more served than can be", "        if rate >= top:\n", "        if False:\n"),
+        ("arrivals that wait twice", "(2 * (1 - rate * c.service_s))", "(1 - rate * c.service_s)"),
+    ),
+    *mutants(
+        "cost.py",
+        ("utilisation multiplied", "usd_per_s = price * self.n_gpus / 3600 / busy",
+         "usd_per_s = price * self.n_gpus / 3600 * busy"),
+        ("one GPU paid of all", "usd_per_s = price * self.n_gpus / 3600", "usd_per_s = price / 3600"),
+        ("the bill over output tokens alone", "1e6 * request / (prompt + output)", "1e6 * request / output"),
+        ("everything charged twice", "usd_per_mtok_output=1e6 * request * (1 - to_input)",
+         "usd_per_mtok_output=1e6 * request"),
+        ("half of the time for the prompt", "where(output > 1, 1 - (output - 1) * load.decode_s / load.cycle_s, 1.0)",
+         "where(output > 1, 0.5, 1.0)"),
+        ("memory of cached tokens for free", "self.profile.kv_frac) + load.cycle_s / g.memory_bytes",
+         "self.profile.kv_frac)"),
+        ("energy of one GPU", "self.n_gpus * self.accelerator.tdp_w", "self.accelerator.tdp_w"),
+    ),
+    *mutants(
+        "choose.py",
+        ("replicas are paid and do not serve", "tokens_per_s = dp * served", "tokens_per_s = served"),
+        ("unpriced GPUs are free", "priced = row.usd_per_mtok_blended is not None", "priced = True"),
+    ),
+    *mutants(
+        "techniques.py",
+        ("the target's own token forgotten", "sum(a**i for i in range(k + 1))", "sum(a**i for i in range(1, k + 1))"),
+        ("verified for the price of one token", "d.verify(batch, k + 1, context)", "d.decode(batch, context)"),
+        ("one draft step for k tokens", "k * draft.decode(batch", "draft.decode(batch"),
+        ("a cache sent by one GPU of many", "(d.tp * d.pp * link)", "link"),
+    ),
 ]
 
 PROBE = """
@@ -215,6 +302,26 @@ for name in econ.accelerators():
 note("fmt", lambda: [econ.fmt(123456789, unit) for unit in ("MB", "GB", "MiB", "GiB")])
 small, h100 = econ.load_model("llama-3.1-8b"), econ.load_accelerator("h100-sxm")
 note("n", lambda: econ.time_on(econ.forward(small), h100, n=3).time_s)
+from econ import techniques
+profile = econ.Profile(name="probe", flop_frac=0.5, weight_frac=0.6, kv_frac=0.4, link_frac=0.7, collective_s=1e-5)
+for degrees in (dict(), dict(n_gpus=4), dict(n_gpus=16), dict(n_gpus=4, tp=1, pp=4), dict(n_gpus=8, tp=2, dp=4),
+                dict(n_gpus=16, tp=8, pp=2), dict(n_gpus=8, tp=1, dp=8, ep=8), dict(n_gpus=8, tp=2, dp=4, ep=8)):
+    model = "deepseek-v3" if "ep" in degrees else "llama-3.1-8b"
+    d = lambda: econ.Deployment(model, "h200-sxm", profile=profile, **degrees)
+    key = str(degrees)
+    note((key, "passes"), lambda: [fields(f(3, 900)) for f in (d().prefill, d().decode)])
+    note((key, "memory"), lambda: fields(d().memory(3, 900)))
+    for more in ((), (200, 0.4), (None, 0.4)):
+        note((key, "serve", more), lambda: [fields(d().serve(c, 900, 50, *more)) for c in (1, 33, 10**5)])
+    note((key, "rate"), lambda: fields(d().at_rate(1.5, 900, 50)))
+    note((key, "too fast"), lambda: fields(d().at_rate(1e6, 900, 50)))
+    note((key, "cost"), lambda: [fields(d().cost(2.5, 33, 900, 50, 0.4, a)) for a in ("time", "flops", "equal")])
+    note((key, "sent"), lambda: techniques.kv_transfer_s(d(), 900, 1e9))
+note("answer", lambda: fields(econ.Deployment("gpt-oss-20b", "h100-sxm").request(1, 100, 400)))
+note("compare", lambda: [econ.compare(m, 900, 50, prices={"h100-sxm": 2.5}) for m in (small, "falcon-7b")])
+note("draft", lambda: [techniques.expected_tokens(0.8, 3), techniques.speculation_speedup(
+    econ.Deployment(small, h100), econ.Deployment("llama-3.2-1b", h100), 0.8, 3, 200, 50)])
+note("verify", lambda: fields(econ.Deployment(small, h100).verify(200, 4, 50)))
 print(json.dumps({"econ": econ.__file__, "values": {str(k): v for k, v in values.items()}}))
 """
 
@@ -262,8 +369,10 @@ class Copy:
         assert Path(result["econ"]).is_relative_to(self.folder), "the probe runs another econ"
         return "", result["values"]
 
-    def core(self) -> subprocess.CompletedProcess:
-        return self.run("-m", "pytest", "-m", "core", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", *self.tests)
+    def core(self, module: str = "") -> subprocess.CompletedProcess:
+        """Runs the core tests up to the first that fails, those of `module` first."""
+        tests = sorted(self.tests, key=lambda name: name != f"tests/test_{module}.py")
+        return self.run("-m", "pytest", "-m", "core", "-x", "-q", "-p", "no:cacheprovider", "--tb=no", *tests)
 
     def try_out(self, mutant: Mutant, contract: dict) -> Outcome:
         source = (self.folder / "econ" / mutant.file).read_text(encoding="utf-8")
@@ -274,7 +383,7 @@ class Copy:
         try:
             error, values = self.probe()
             changed = sum(contract[key] != values.get(key) for key in contract) if not error else 0
-            tests = self.core().stdout.strip() if changed else ""
+            tests = self.core(mutant.file.removesuffix(".py")).stdout.strip() if changed else ""
         finally:
             self.write(mutant.file, source)
         failed = re.search(r"^FAILED (\S+::\w+)", tests, re.MULTILINE)

@@ -339,11 +339,12 @@ def test_serving_is_refused_only_where_not_one_sequence_fits():
 sizes = st.lists(st.integers(1, 3000), min_size=1, max_size=3)
 
 
-@given(deployments, st.booleans(), sizes,
+@given(deployments, st.sampled_from(["roomy", "tight", "general"]), sizes,
        st.lists(st.integers(1, 40_000), min_size=1, max_size=2), st.lists(st.integers(1, 500), min_size=1, max_size=2),
        st.sampled_from([None, 1, 300]), st.sampled_from([0.0, 0.5, 1.0]))
-def test_arrays_are_the_scalar_calls(setting, roomy, clients, prompts, outputs, chunk, cached):
-    d = deploy(setting) if roomy else Deployment("llama-3.3-70b", "h100-sxm", n_gpus=2)
+def test_arrays_are_the_scalar_calls(setting, kind, clients, prompts, outputs, chunk, cached):
+    d = {"roomy": deploy(setting), "tight": Deployment("llama-3.3-70b", "h100-sxm", n_gpus=2),
+         "general": deploy((*setting[:2], "general"))}[kind]
     grid = np.array(clients).reshape(-1, 1, 1), np.array(prompts).reshape(-1, 1), np.array(outputs)
     many = d.serve(*grid, chunk, cached)
     shape = (len(clients), len(prompts), len(outputs))
