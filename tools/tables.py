@@ -61,7 +61,7 @@ def errors(schemes=SCHEMES) -> str:
     for key, (label, name) in QUANTITIES.items():
         fitted = econ.load_profile(name).fitted
         found, (low, high) = fitted["errors"][key], fitted["interval"][key]
-        cells = [f"{found[s][1]:.1f} / {found[s][2]:.1f}" if s in found else "" for s in schemes]
+        cells = [f"{found[s][1]:.1f}\u00a0/\u00a0{found[s][2]:.1f}" if s in found else "" for s in schemes]
         rows.append([label, f"{found['inside'][0]:,}", *cells, f"{low:.2f} to {high:.2f}"])
     heads = [{"inside": "in the fit", "source": "its source and engine"}.get(s, f"its {s.upper() if s == 'gpu' else s}")
              .replace("gpu and model", "its GPU and its model").replace("its its", "its") for s in schemes]
