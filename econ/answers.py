@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from .arrays import whole
-from .choose import compare, prices
+from .choose import compare
 from .config import load_model, models
 from .cost import Deployment
 from .errors import DoesNotFit
 from .floors import DECODE_SHARE, PREFILL_SHARE
 from .hardware import accelerators, load_accelerator
+from .market import prices
 from .profiles import load_profile
 from .reports import explain
 from .units import fmt, shown

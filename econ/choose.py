@@ -1,30 +1,18 @@
 """Which GPUs for a model: every accelerator and count, at the highest load that meets the limits, cheapest first."""
 
-import csv
-import statistics
 from dataclasses import dataclass
-from functools import lru_cache
 
 from .arrays import scalar
 from .config import load_model
 from .cost import Deployment
 from .errors import DoesNotFit
 from .hardware import Accelerator, accelerators, load_accelerator
-from .names import DATA
+from .market import prices as rental_prices
 from .placement import divides_heads
 from .profiles import load_profile
 from .serving import INFINITE, Load
 
 COUNTS = (1, 2, 4, 8)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
-    """What one accelerator rents for: the median of the dated rows in data/prices, with the newest date among them."""
-
-    usd_per_gpu_hour: float
-    newest: str
-    rows: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,26 +31,9 @@ class Choice:
     usd_per_mtok_blended: float | None
 
 
-@lru_cache(maxsize=1)
-def prices() -> dict[str, Price]:
-    """Rental prices by accelerator: medians of the rows in data/prices/gpu_rental.csv, midpoints of ranges left out.
-
-    >>> prices()["h100-sxm"].rows > 5
-    True
-    """
-    found: dict[str, list[tuple[str, float]]] = {}
-    with open(DATA / "prices" / "gpu_rental.csv", encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if "midpoint" not in row["notes"]:
-                date = row["date"].split()[0]
-                found.setdefault(row["accelerator"], []).append((date, float(row["usd_per_gpu_hour"])))
-    return {name: Price(usd_per_gpu_hour=statistics.median(p for _, p in rows), newest=max(d for d, _ in rows),
-                        rows=len(rows)) for name, rows in found.items()}
-
-
 def _prices_by_name(given) -> dict[str, float]:
     if given is None:
-        return {name: price.usd_per_gpu_hour for name, price in prices().items()}
+        return {name: price.usd_per_gpu_hour for name, price in rental_prices().items()}
     return {load_accelerator(name).name: scalar("price", usd, minimum=0) for name, usd in given.items()}
 
 

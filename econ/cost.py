@@ -110,12 +110,24 @@ def usd_per_mtok(usd_per_hour, tokens_per_s, utilisation_frac=1.0):
     return 1e6 * rent / 3600 / _busy(utilisation_frac) / rate
 
 
+def break_even_utilisation_frac(usd_per_request, api_usd_per_request):
+    """The share of busy hours at which own GPUs cost as much per request as an API: below, the API is cheaper.
+
+    price of a request on GPUs that are always busy / price of the API                                 [share]
+
+    Above 1 the API is cheaper at any load. Compare at a load that the GPUs would really have.
+
+    >>> break_even_utilisation_frac(0.0005, 0.002)
+    0.25
+    """
+    own = number("usd_per_request", usd_per_request, minimum=0)
+    return own / number("api_usd_per_request", api_usd_per_request, minimum=1e-18)
+
+
 def break_even_tokens_per_hour(usd_per_hour, api_usd_per_mtok):
     """Tokens an hour at which renting costs as much as an API: below, the API is cheaper.
 
     usd_per_hour / api price                                                                          [tokens/h]
-
-    Over what the deployment can serve in an hour, it is the utilisation at break-even.
 
     >>> break_even_tokens_per_hour(10.0, 0.5)
     20000000.0

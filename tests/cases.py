@@ -12,6 +12,7 @@ from pathlib import Path
 
 from econ import Deployment, Profile, forward, load_accelerator, load_model, time_on
 from econ.cost import usd_per_mtok
+from econ.market import ApiPrice
 from econ.memory import BLOCK_TOKENS, kv_bytes_per_gpu, kv_reserved_bytes_per_gpu, memory, weight_bytes_per_gpu
 from econ.work import Split
 
@@ -62,6 +63,8 @@ QWEN3_235B = dict(model_type="qwen3_moe", num_hidden_layers=94, hidden_size=4096
 QWEN3_4B = dict(model_type="qwen3", num_hidden_layers=36, hidden_size=2560, num_attention_heads=32,
                 num_key_value_heads=8, head_dim=128, intermediate_size=9728, vocab_size=151_936,
                 tie_word_embeddings=True)
+API = ApiPrice(provider="API", model="", date="", usd_per_mtok_input=1.0, usd_per_mtok_output=1.0,
+               usd_per_mtok_cached_input=0.1)  # a bill of $480, half of it input, and 90 % off what is cached
 CALLS: dict[Key, Callable[[], float]] = {
     ("K01", "kv_pool_bytes"): lambda: kv("llama-2-7b", 132_608),
     ("K02", "kv_size"): lambda: kv("llama-2-70b", 2048, unit=MIB),
@@ -116,7 +119,7 @@ CALLS: dict[Key, Callable[[], float]] = {
     ("C05", "usd_per_M"): lambda: usd_per_mtok(2.50, 300),
     ("C06", "range_low"): lambda: usd_per_mtok(2.00, 1500),
     ("C06", "range_high"): lambda: usd_per_mtok(3.00, 500),
-    ("C07", "savings_if_half_input"): lambda: 0.9 * 480 * 0.5,  # 90 % off the input half of a bill of $480
+    ("C07", "savings_if_half_input"): lambda: API.usd_per_request(240e6, 240e6) - API.usd_per_request(240e6, 240e6, 1),
 }
 MISSING: dict[Key, str] = {  # the fact that is not in the row
     ("K21", "vllm_tokens"): "the pool is printed for one GPU, and the GPU with the smallest sizes it: 1.1 % apart",

@@ -17,7 +17,7 @@ ORDER = [
     "units", "errors", "arrays", "names", "keys", "rules", "precision", "hardware", "families", "schedule", "model",
     "recurrent", "layers", "quantized", "ignored", "config",
     "work", "roofline", "memory", "parallel", "profiles", "placement", "latency", "serving", "cost", "techniques",
-    "choose", "findings", "scan", "readers", "llamabench", "benches", "noted", "subject", "accounts",
+    "market", "choose", "findings", "scan", "readers", "llamabench", "benches", "noted", "subject", "accounts",
     "floors", "pace", "reports", "widgets", "check", "axis", "svg", "live", "plots", "kernels", "answers", "cli",
     "__main__",
 ]

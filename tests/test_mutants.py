@@ -252,6 +252,11 @@ MUTANTS = [
         ("energy of one GPU", "self.n_gpus * self.accelerator.tdp_w", "self.accelerator.tdp_w"),
     ),
     *mutants(
+        "market.py",
+        ("a discount on the whole bill", "number(\"output\", output, minimum=0) * self",
+         "number(\"output\", output, minimum=0) * (1 - 0.9 * cached) * self"),
+    ),
+    *mutants(
         "choose.py",
         ("replicas are paid and do not serve", "tokens_per_s = dp * served", "tokens_per_s = served"),
         ("unpriced GPUs are free", "priced = row.usd_per_mtok_blended is not None", "priced = True"),
@@ -319,6 +324,7 @@ for degrees in (dict(), dict(n_gpus=4), dict(n_gpus=16), dict(n_gpus=4, tp=1, pp
     note((key, "sent"), lambda: techniques.kv_transfer_s(d(), 900, 1e9))
 note("answer", lambda: fields(econ.Deployment("gpt-oss-20b", "h100-sxm").request(1, 100, 400)))
 note("compare", lambda: [econ.compare(m, 900, 50, prices={"h100-sxm": 2.5}) for m in (small, "falcon-7b")])
+note("api", lambda: [p.usd_per_request(2000, 100, 0.5) for p in econ.api_prices("llama-3.3-70b")])
 note("draft", lambda: [techniques.expected_tokens(0.8, 3), techniques.speculation_speedup(
     econ.Deployment(small, h100), econ.Deployment("llama-3.2-1b", h100), 0.8, 3, 200, 50)])
 note("verify", lambda: fields(econ.Deployment(small, h100).verify(200, 4, 50)))
