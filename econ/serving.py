@@ -68,7 +68,8 @@ class Served(Timed):
         clients than replicas leave replicas idle. `cached_frac` of each prompt is found in a prefix cache and not
         computed; that shared prefixes are held once is not counted. With `chunk_tokens`, a prompt is read in pieces
         that ride on decode steps, both reading the weights once: p is what the pieces add to those steps, and the
-        first token takes as many steps as there are pieces. All arguments may be arrays.
+        first token takes as many steps as there are pieces. Prompts are read one at a time: an engine that reads
+        several short ones in a pass serves more than "ideal" says. All arguments may be arrays.
         Raises DoesNotFit where not even one sequence fits, ValueError for a bad size.
 
         >>> v = Served("llama-3.3-70b", "h100-sxm", n_gpus=4).serve(concurrency=64, prompt=2048, output=300)
