@@ -109,7 +109,7 @@ def damaged(dice):
 
 
 def test_damaged_configs_give_a_model_or_one_line():
-    cases, dice = 100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 2_000, random.Random(20_261_129)
+    cases, dice = 100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 2_500, random.Random(20_261_129)
     read = 0
     for _ in range(cases):
         config, start = damaged(dice), time.process_time()
