@@ -137,15 +137,6 @@ def where(condition, a, b):
     return a if condition else b
 
 
-def floor_div(a, b):
-    """a // b, rounded towards minus infinity.
-
-    >>> floor_div(7, 2)
-    3
-    """
-    return a // b
-
-
 def ceil_div(a, b):
     """a / b rounded up to the next whole number, exact for integers.
 

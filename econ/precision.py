@@ -5,6 +5,7 @@ A *recipe* (the `weights` argument everywhere) says which tensors of a model get
 """
 
 from dataclasses import dataclass
+from math import prod
 
 from .arrays import ceil_div
 from .units import shown
@@ -29,19 +30,12 @@ class Format:
 
     def bytes(self, shape: tuple[int, ...]) -> int:
         """Bytes of one tensor of this shape, scales included."""
-        rows, cols = (1, shape[0]) if len(shape) == 1 else (shape[0], _product(shape[1:]))
+        rows, cols = (1, shape[0]) if len(shape) == 1 else (shape[0], prod(shape[1:]))
         bits = self.bits * rows * cols
         if self.block:
             block_rows, block_cols = self.block[0] or rows, self.block[1] or cols
             bits += ceil_div(rows, block_rows) * ceil_div(cols, block_cols) * self.scale_bits
         return ceil_div(int(bits), 8) + self.tensor_bytes
-
-
-def _product(numbers) -> int:
-    total = 1
-    for n in numbers:
-        total *= n
-    return total
 
 
 # Sources: FP8 (micikevicius2022), MX (ocp-mx-2023), NVFP4 (nvfp4-2025); AWQ and GPTQ store one 16-bit scale and

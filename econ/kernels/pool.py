@@ -6,11 +6,9 @@ same tables without any.
 
 from collections.abc import Hashable, Sequence
 
+from econ.arrays import ceil_div
+
 BLOCK_TOKENS = 16  # the size that common engines choose
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
 
 
 def check_count(name: str, value: object, least: int = 1) -> None:
