@@ -1,5 +1,6 @@
 # LLM Inference Economics. Every target works on a fresh clone with Python 3.11, make and pip.
 #   make book    build the site into _build/html        make test    verify everything in it
+#   make exercises   write what students receive from exercises/source
 #   make long    the same tests, larger settings        make lint    style and types only
 #   make clean   remove what was built, .venv too       make settings  apply a change of book.toml
 PYTHON ?= python3.11
@@ -7,7 +8,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -m pytest
 NBVAL := --nbval --nbval-current-env --nbval-cell-timeout=300 --nbval-sanitize-with=tests/sanitize.cfg
 
-.PHONY: book test long lint settings clean
+.PHONY: book test exercises long lint settings clean
 
 .venv/installed: requirements.txt tools/setup.sh
 	@tools/setup.sh $(PYTHON)
@@ -22,6 +23,9 @@ test: lint
 	@echo "==> chapters: run every cell and compare with the stored output"
 	@$(PYTEST) $(NBVAL) chapters
 	@echo "All tests passed."
+
+exercises: .venv/installed
+	@$(PY) tools/release.py
 
 long: lint
 	@echo "==> every test, larger settings"

@@ -18,8 +18,8 @@ ORDER = [
     "recurrent", "layers", "quantized", "ignored", "config",
     "work", "roofline", "memory", "parallel", "profiles", "placement", "latency", "serving", "cost", "techniques",
     "market", "choose", "findings", "scan", "readers", "llamabench", "benches", "noted", "subject", "accounts",
-    "floors", "pace", "reports", "widgets", "check", "axis", "svg", "live", "plots", "kernels", "answers", "cli",
-    "__main__",
+    "floors", "pace", "reports", "widgets", "check", "exercise", "axis", "svg", "live", "plots", "kernels",
+    "answers", "cli", "__main__",
 ]
 MODULES = sorted(path for path in ECON.rglob("*.py") if path != ECON / "__init__.py")
 

@@ -6,6 +6,8 @@ import nbformat
 
 CODE_CELL = re.compile(r"^```\{code-cell\}[^\n]*\n((?::[^\n]*\n)*)(.*?)^```[ \t]*$\n?", re.M | re.S)
 
+OPTION = re.compile(r"(?m)^:(\w+):[ \t]*(.*?)[ \t]*$")  # tags, and for exercises part, points, name, hint
+
 
 def cells_of(text: str) -> list:
     """The cells of a draft, in order."""
@@ -23,9 +25,10 @@ def _text_cells(text: str) -> list:
 
 
 def _code_cell(options: str, source: str):
-    found = re.search(r"^:tags:\s*\[(.*)\]", options, re.M)
-    names = [name.strip(" \"'") for name in found[1].split(",")] if found else []
-    return nbformat.v4.new_code_cell(source.rstrip("\n"), metadata={"tags": names} if names else {})
+    values = dict(OPTION.findall(options))
+    names = [name.strip(" \"'") for name in values.pop("tags", "").strip("[]").split(",") if name.strip()]
+    metadata: dict = {"tags": names} if names else {}
+    return nbformat.v4.new_code_cell(source.rstrip("\n"), metadata=metadata | ({"econ": values} if values else {}))
 
 
 def text_of(cells: list) -> str:
@@ -35,6 +38,8 @@ def text_of(cells: list) -> str:
         if cell.cell_type == "code":
             names = cell.metadata.get("tags", [])
             head = f":tags: [{', '.join(names)}]\n" if names else ""
+            kept = {key: value for key, value in cell.metadata.get("econ", {}).items() if key != "exercise"}
+            head += "".join(f":{key}: {value}\n" for key, value in kept.items())
             parts.append(f"```{{code-cell}}\n{head}{cell.source}\n```")
         else:
             split = before is not None and before.cell_type == "markdown"

@@ -83,7 +83,8 @@ def call_name(node: ast.Call) -> str:
 
 # Normalising
 
-def _is_bootstrap(cell) -> bool:
+def is_bootstrap(cell) -> bool:
+    """True for the code cell that finds the package."""
     return cell.cell_type == "code" and cell.source.startswith(bootstrap_source().splitlines()[0])
 
 
@@ -92,7 +93,7 @@ def set_bootstrap(nb):
     cell = nbformat.v4.new_code_cell(bootstrap_source(), metadata={"tags": list(BOOTSTRAP_TAGS)})
     cell.execution_count = 1
     first = next((i for i, c in enumerate(nb.cells) if c.cell_type == "code"), len(nb.cells))
-    replace = first < len(nb.cells) and _is_bootstrap(nb.cells[first])
+    replace = first < len(nb.cells) and is_bootstrap(nb.cells[first])
     nb.cells[first:first + replace] = [cell]
     return set_ids(nb)
 
@@ -240,7 +241,7 @@ def run_command(path: Path) -> list[str]:
 
 def draft_command(path: Path) -> list[str]:
     """Print the draft of a notebook."""
-    sys.stdout.write(drafts.text_of([cell for cell in read(path).cells if not _is_bootstrap(cell)]))
+    sys.stdout.write(drafts.text_of([cell for cell in read(path).cells if not is_bootstrap(cell)]))
     return []
 
 
