@@ -76,5 +76,5 @@ def _problems(nb: NotebookNode, exercise: parts.Exercise) -> Iterator[str]:
         yield f"the stub earns {untouched.points}: {untouched.check!r}, {untouched.hidden}"
     for cell in exercise.cells["wrong"]:
         tried = attempt(nb, exercise, cell.source)
-        if tried.points == exercise.points or cell.metadata.econ.hint not in tried.check:
+        if tried.points == exercise.points or cell.metadata.econ.hint.lower() not in tried.check.lower():
             yield f"wrong answer {cell.metadata.econ.name!r} earns {tried.points}: {tried.check!r}, {tried.hidden}"
