@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from econ.check import ClaimError
 
 HINT_REL = 0.005    # how near a ratio must come to a hint's factor
+SLIP_REL = 0.0005   # how near a number must come to a known slip; right answers may lie near one
 
 
 @contextmanager
@@ -80,7 +81,7 @@ def expect_within(got, low: float, high: float, what: str, *, slips: Mapping[flo
         raise NotImplementedError(what)
     value = _number(got, what)
     for slip, text in (slips or {}).items():
-        if math.isclose(value, slip, rel_tol=HINT_REL):
+        if math.isclose(value, slip, rel_tol=SLIP_REL):
             raise ClaimError(f"{what}: {value:.6g}. {text[0].upper()}{text[1:]}.")
     if not low <= value <= high:
         raise ClaimError(f"{what}: {value:.6g} is not between {low:.6g} and {high:.6g}; check the unit")
