@@ -1,5 +1,6 @@
 """What each GPU holds, computes and sends: parts add up to the whole, and messages are counted by hand."""
 
+import csv
 import dataclasses
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from econ import Deployment, Profile, forward, load_accelerator, load_model
 from econ.memory import kv_bytes_per_gpu, weight_bytes_per_gpu
+from econ.names import DATA
 from econ.parallel import (
     all_reduce_s,
     collectives,
@@ -285,3 +287,24 @@ def test_degrees_that_cannot_be(degrees, said):
 def test_experts_that_cannot_be_spread(degrees, said):
     with pytest.raises(ValueError, match=said):
         Deployment("deepseek-v3", "h200-sxm", **degrees)
+
+
+# Published times of all-reduces.
+def published():
+    with open(DATA / "measured" / "all_reduce.csv", newline="", encoding="utf-8") as file:
+        return [(r, load_accelerator(r["accelerator"]).link.bytes_per_s_each_way, int(r["message_bytes"]),
+                 int(r["n_gpus"]), float(r["time_us"]) * 1e-6) for r in csv.DictReader(file)]
+
+
+def test_no_published_all_reduce_beats_the_link():
+    """Even where a switch adds, each GPU sends its message once."""
+    assert len(published()) == len({row["row_id"] for row, *_ in published()}) == 265
+    assert all(seconds > size / link for _, link, size, _, seconds in published())
+
+
+@pytest.mark.parametrize("accelerator", ["a100-sxm-80", "h100-sxm"])
+def test_a_ring_is_the_floor_of_long_published_messages(accelerator):
+    """Half a gigabyte over NCCL reaches between 60 and 100 % of the ring's rate on the datasheet's link."""
+    long = [(ring_all_reduce_s(size, n, link), seconds) for row, link, size, n, seconds in published()
+            if row["accelerator"] == accelerator and row["software"].startswith("NCCL") and size == 2**29]
+    assert len(long) == 3 and all(0.6 < ring_s / seconds <= 1 for ring_s, seconds in long)
