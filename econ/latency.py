@@ -100,8 +100,10 @@ class Timed(Placed):
     def _piece_s(self, batch, first, count, a, b):
         """The time of those of the steps whose context lies in [a, b)."""
         start, end = (minimum(maximum(ceil_div(edge - first, 1), 0), count) for edge in (a, b))
-        compute, memory, comm, overhead = self._pass(batch, 1, first + start)
-        compute_end, memory_end, *_ = self._pass(batch, 1, first + maximum(end - 1, start))
+        opening, closing = self._pass(batch, 1, first + start), self._pass(batch, 1, first + maximum(end - 1, start))
+        if not self.profile.overlap:  # a straight line
+            return (end - start) * (total_s(*opening) + total_s(*closing)) / 2
+        (compute, memory, comm, overhead), (compute_end, memory_end, *_) = opening, closing
         larger = _sum_of_larger(compute, compute_end, memory, memory_end, end - start)
         return larger + (end - start) * (comm + overhead)
 
@@ -131,14 +133,20 @@ class Timed(Placed):
                         split=self.split) for part in self.stages]
 
     def _terms(self, work: list[Work], tokens, overhead_s):
-        """Compute, memory, communication, overhead: one pass over `tokens` in all, its stages one after the other."""
+        """Compute, memory, communication, overhead: one pass over `tokens` in all, its stages one after the other.
+
+        Where a profile says that arithmetic and reading do not overlap, the shorter of them is overhead.
+        """
         bus, profile = self.accelerator.hbm_bytes_per_s, self.profile
         peak_s, bus_s = sum(self._compute_s(w) for w in work), sum(w.bytes for w in work) / bus
         if profile is IDEAL:
             return peak_s, bus_s, 0.0, 0.0
         kv_s = sum(w.kv_read_bytes + w.kv_write_bytes for w in work) / bus
         memory_s = (bus_s - kv_s) / profile.weight_frac + kv_s / profile.kv_frac
-        return peak_s / profile.flop_frac, memory_s, self._comm_s(tokens), overhead_s
+        compute_s = peak_s / profile.flop_frac
+        if not profile.overlap:
+            overhead_s = overhead_s + minimum(compute_s, memory_s)
+        return compute_s, memory_s, self._comm_s(tokens), overhead_s
 
     def _compute_s(self, work: Work):
         return sum(flops / self._peak(rate) for rate, flops in work.flops_by_rate.items())

@@ -38,6 +38,7 @@ class Profile:
     layer_s: float = 0.0  # each layer, every step
     long_context_s: float = 0.0  # every decode step beyond long_context_tokens
     long_context_tokens: float = float("inf")
+    overlap: bool = True  # arithmetic while memory is read: the longer counts; False: both, the shorter as overhead
     prompts_share_passes: bool = False  # a full engine reads prompts beside decode steps: throughput counts FLOPs only
     expert_prefill_frac: float | None = None  # of peak FLOP/s, experts of a lone prompt; None: flop_frac
     first_token_steps: float = 0.0  # decode steps that a benchmark waits for its first token; effective
@@ -56,12 +57,15 @@ class Profile:
         """The range that holds the measured value in 80 % of groups left out of the fit.
 
         `quantity` is one of those that the profile was fitted to, such as "tpot". Raises ValueError for another.
+        A profile with an engine's own constants ("general/vllm") knows the engine; without, the range is wider.
 
         >>> low, high = load_profile("general").interval("tpot", 0.010)
         >>> low < 0.010 < high
         True
         """
         known = self.fitted.get("interval", {})
+        if "/" not in self.name:
+            known = {**known, **self.fitted.get("interval_of_unseen_engines", {})}
         if quantity not in known:
             raise ValueError(f"profile {self.name} has no interval for {shown(quantity)}; "
                              f"it has {', '.join(known) or 'none'}")
@@ -80,7 +84,7 @@ class Profile:
 
 
 IDEAL = Profile()
-_CONSTANTS = (*_SHARES, *_AT_LEAST_0, "long_context_tokens", "prompts_share_passes")
+_CONSTANTS = (*_SHARES, *_AT_LEAST_0, "long_context_tokens", "overlap", "prompts_share_passes")
 
 
 def profiles() -> list[str]:

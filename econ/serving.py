@@ -68,8 +68,9 @@ class Served(Timed):
         clients than replicas leave replicas idle. `cached_frac` of each prompt is found in a prefix cache and not
         computed; that shared prefixes are held once is not counted. With `chunk_tokens`, a prompt is read in pieces
         that ride on decode steps, both reading the weights once: p is what the pieces add to those steps, and the
-        first token takes as many steps as there are pieces. Prompts are read one at a time: an engine that reads
-        several short ones in a pass serves more than "ideal" says. All arguments may be arrays.
+        first token takes as many steps as there are pieces. Prompts are read one at a time, and no profile serves
+        more than that allows at full rates; an engine that reads several short ones in a pass can. All arguments may
+        be arrays.
         Raises DoesNotFit where not even one sequence fits, ValueError for a bad size.
 
         >>> v = Served("llama-3.3-70b", "h100-sxm", n_gpus=4).serve(concurrency=64, prompt=2048, output=300)
@@ -126,11 +127,15 @@ class Served(Timed):
                     decode_s=c.decode_s, cycle_s=c.cycle_s, **named)
 
     def _shared_s(self, alone, new, old):
-        """What one more prompt costs a full engine: its FLOPs and messages where passes are shared, else a pass."""
+        """What one more prompt costs a full engine: a pass; where passes are shared, its FLOPs and messages.
+
+        Never less than a read of the weights at full bandwidth: the floor of its own pass, which is not shared.
+        """
         if not self.profile.prompts_share_passes:
             return alone
-        compute = sum(self._compute_s(work) for work in self._works(1, new, old))
-        return compute / self.profile.flop_frac + self._wire_s(new)
+        works = self._works(1, new, old)
+        compute_s = sum(self._compute_s(work) for work in works) / self.profile.flop_frac
+        return maximum(compute_s + self._wire_s(new), sum(w.bytes for w in works) / self.accelerator.hbm_bytes_per_s)
 
     def _first_token_s(self, alone, tpot, running, new, old):
         """The time to the first token of a request that finds a place: its pass under "ideal". A profile adds
@@ -144,7 +149,8 @@ class Served(Timed):
             return alone
         compute, memory, *_ = self._terms(self._works(1, new, old), new, 0.0)
         rate = 1 / (profile.expert_prefill_frac or profile.flop_frac) - 1 / profile.flop_frac
-        read = maximum(compute + rate * self._expert_compute_s(new), memory) + self._wire_s(new)
+        compute = compute + rate * self._expert_compute_s(new)
+        read = (maximum(compute, memory) if profile.overlap else compute + memory) + self._wire_s(new)
         return read * (1 + profile.burst_frac * maximum(running - 1, 0) / 2) + profile.first_token_steps * tpot
 
     def _sequences(self, tokens):

@@ -115,9 +115,10 @@ def test_a_request_for_one_token_is_its_prefill():
 
 SLOW = Profile(name="slow", flop_frac=0.5, weight_frac=0.6, kv_frac=0.4, link_frac=0.5, step_s=1e-4, sequence_s=1e-6,
                long_context_s=1e-3, long_context_tokens=3000)
+APART = dataclasses.replace(SLOW, overlap=False)
 
 
-@pytest.mark.parametrize("profile", ["ideal", SLOW], ids=["ideal", "slow"])
+@pytest.mark.parametrize("profile", ["ideal", SLOW, APART], ids=["ideal", "slow", "apart"])
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-oss-20b", "llama-4-scout-17b-16e", "glm-5", "deepseek-v3",
                                   "gemma-2-9b-it", "jamba-v0.1", "qwen3-next-80b-a3b", "mamba-2.8b"])
 def test_a_long_request_is_the_sum_of_its_steps(name, profile):
@@ -128,6 +129,14 @@ def test_a_long_request_is_the_sum_of_its_steps(name, profile):
         steps = sum(d.decode(batch, prompt + k).time_s for k in range(output - 1))
         assert r.total_s == pytest.approx(r.ttft_s + steps, rel=1e-12), (batch, prompt, output)
         assert r.tpot_s == pytest.approx(steps / (output - 1), rel=1e-12)
+
+
+def test_without_overlap_reading_and_arithmetic_add_up():
+    for batch, context in ((1, 1), (64, 2000), (900, 60)):
+        one, other = (Deployment("llama-3.1-8b", BIG, profile=p).decode(batch, context) for p in (APART, SLOW))
+        assert (one.compute_s, one.memory_s) == (other.compute_s, other.memory_s)
+        assert one.time_s == pytest.approx(other.time_s + min(one.compute_s, one.memory_s), rel=1e-12)
+        assert one.time_s == max(one.compute_s, one.memory_s) + one.comm_s + one.overhead_s
 
 
 def test_a_request_for_a_million_tokens_takes_a_few_passes(monkeypatch):

@@ -193,7 +193,9 @@ MUTANTS = [
          "sum(w.bytes for w in work) / bus / self.pp\n"),
         ("the network as fast as links inside a node", "if c.span > self.gpus_per_node else inside",
          "if False else inside"),
-        ("an efficiency multiplied", "return peak_s / profile.flop_frac,", "return peak_s * profile.flop_frac,"),
+        ("an efficiency multiplied", "compute_s = peak_s / profile.flop_frac",
+         "compute_s = peak_s * profile.flop_frac"),
+        ("arithmetic hidden behind reading", "        if not profile.overlap:\n", "        if False:\n"),
         ("the cache as efficient as the weights", "/ profile.weight_frac + kv_s / profile.kv_frac",
          "/ profile.weight_frac + kv_s / profile.weight_frac"),
         ("latency of one collective for all", "self.profile.collective_s * sum(c.count * math.log2(c.n)",
@@ -234,6 +236,8 @@ MUTANTS = [
          "_joined(a, b, a.weight_bytes + b.weight_bytes)"),
         ("a cached prefix is not attended", "alone = self._time(1, fresh, prompt - fresh)",
          "alone = self._time(1, fresh, 0)"),
+        ("a short prompt for nothing in a full engine", "return maximum(compute_s + self._wire_s(new), sum(",
+         "return minimum(compute_s + self._wire_s(new), sum("),
         ("more served than can be", "        if rate >= top:\n", "        if False:\n"),
         ("arrivals that wait twice", "(2 * (1 - rate * c.service_s))", "(1 - rate * c.service_s)"),
     ),
@@ -322,6 +326,7 @@ for degrees in (dict(), dict(n_gpus=4), dict(n_gpus=16), dict(n_gpus=4, tp=1, pp
     note((key, "too fast"), lambda: fields(d().at_rate(1e6, 900, 50)))
     note((key, "cost"), lambda: [fields(d().cost(2.5, 33, 900, 50, 0.4, a)) for a in ("time", "flops", "equal")])
     note((key, "sent"), lambda: techniques.kv_transfer_s(d(), 900, 1e9))
+note("general", lambda: fields(econ.Deployment(small, h100, profile="general").serve(99, 10, 50)))
 note("answer", lambda: fields(econ.Deployment("gpt-oss-20b", "h100-sxm").request(1, 100, 400)))
 note("compare", lambda: [econ.compare(m, 900, 50, prices={"h100-sxm": 2.5}) for m in (small, "falcon-7b")])
 note("api", lambda: [p.usd_per_request(2000, 100, 0.5) for p in econ.api_prices("llama-3.3-70b")])

@@ -69,3 +69,8 @@ def test_nothing_is_faster_than_the_floor():
 def test_an_unknown_profile_gets_the_nearest():
     with pytest.raises(econ.UnknownName, match=NAME):
         econ.load_profile("vllm-h100")
+
+
+def test_a_profile_that_does_not_know_the_engine_is_less_sure():
+    unknown, known = (econ.load_profile(n).interval("ttft", 1.0) for n in ("general", "general/vllm"))
+    assert unknown[0] < known[0] < 1 < known[1] < unknown[1]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from econ import Deployment, DoesNotFit, Profile, load_accelerator
 from econ.model import touched
+from econ.profiles import profiles
 from econ.serving import Load
 
 pytestmark = pytest.mark.core
@@ -159,10 +160,28 @@ def test_a_better_gpu_never_serves_less(model, concurrency, prompt, output, what
 
 
 @given(st.sampled_from(MODELS[1:]), st.integers(1, 1000), st.integers(1, 4000), st.integers(1, 500),
-       st.floats(0.05, 1), st.floats(0.05, 1), st.floats(0.05, 1), st.floats(0, 1e-3))
-def test_no_profile_beats_the_floor(model, concurrency, prompt, output, flop, weight, kv, late):
-    profile = Profile(name="any", flop_frac=flop, weight_frac=weight, kv_frac=kv, step_s=late, collective_s=late)
-    floor, real = (Deployment(model, BIG, profile=p).serve(concurrency, prompt, output) for p in ("ideal", profile))
+       st.floats(0.05, 1), st.floats(0.05, 1), st.floats(0.05, 1), st.floats(0, 1e-3), st.booleans(), st.booleans())
+def test_no_profile_beats_the_floor(model, concurrency, prompt, output, flop, weight, kv, late, overlap, share):
+    profile = Profile(name="any", flop_frac=flop, weight_frac=weight, kv_frac=kv, step_s=late, collective_s=late,
+                      overlap=overlap, prompts_share_passes=share)
+    beats_no_floor(Deployment(model, BIG), profile, concurrency, prompt, output)
+
+
+@given(st.sampled_from(MODELS), st.sampled_from([name for name in profiles() if name != "ideal"]),
+       st.sampled_from([dict(n_gpus=8), dict(n_gpus=8, pp=2), dict(n_gpus=8, dp=4)]), st.integers(1, 5000),
+       st.integers(1, 4000), st.integers(1, 500), st.sampled_from([None, 512]), st.sampled_from([0, 0.5, 0.99]))
+def test_no_shipped_profile_beats_the_floor(model, profile, degrees, concurrency, prompt, output, chunk, cached):
+    """One request, any load, prompts in pieces or partly cached."""
+    d = Deployment(model, BIG, **degrees)
+    beats_no_floor(d, profile, concurrency, prompt, output, chunk, cached)
+    slow, fast = (dataclasses.replace(d, profile=p).request(3, prompt, output) for p in (profile, "ideal"))
+    assert slow.ttft_s >= fast.ttft_s * (1 - 1e-12) and slow.tpot_s >= fast.tpot_s * (1 - 1e-9)
+    slow, fast = (dataclasses.replace(d, profile=p).prefill(3, prompt).time_s for p in (profile, "ideal"))
+    assert slow >= fast * (1 - 1e-12)
+
+
+def beats_no_floor(d, profile, *load):
+    floor, real = (dataclasses.replace(d, profile=p).serve(*load) for p in ("ideal", profile))
     assert real.output_tokens_per_s <= floor.output_tokens_per_s * (1 + 1e-12)
     assert real.tpot_s >= floor.tpot_s * (1 - 1e-12) and real.ttft_s >= floor.ttft_s * (1 - 1e-12)
 

@@ -6,7 +6,7 @@ python tools/fit_general.py --check    exit 1 if the file is not what the fit gi
 Data: decode_batch1.csv, serving_throughput.csv and latency.csv under econ/data/measured. Forms: those of
 `Deployment.serve` and `decode`, which name every constant. Time per output token and throughput are fitted together,
 then the time to the first token with those constants kept, then llama.cpp alone. Errors are logarithms; a row counts
-1 / sqrt(rows of its model, GPU and engine). Rules, stated before looking at what is left:
+1 / sqrt(rows of its model, GPU, engine and quantity). Rules, stated before looking at what is left:
 
 1. No arrival rates, no static runs of one token: other questions.
 2. A load that the cache cannot hold is left out of the times: the running batch is not known.
@@ -28,24 +28,28 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import baselines  # noqa: E402
 import robust  # noqa: E402
 import rows  # noqa: E402
+from heldout import coverage, held_out, interval, summary, wider  # noqa: E402
 from rows import DATA, Question  # noqa: E402
 
 from econ.profiles import IDEAL  # noqa: E402
 
 FILES = ("decode_batch1.csv", "serving_throughput.csv", "latency.csv")
 JOINT = ("flop_frac", "weight_frac", "link_frac", "collective_s", "expert_s", "sequence_s")
-JOINT_START = np.array([0.57, 0.68, 0.5, 10e-6, 7e-6, 7e-6])
-START = replace(IDEAL, name="start", kv_frac=0.68, **dict(zip(JOINT, JOINT_START, strict=True)))
+JOINT_START = np.array([0.6, 0.8, 0.5, 10e-6, 7e-6, 7e-6])
+START = replace(IDEAL, name="start", kv_frac=0.8, overlap=False, **dict(zip(JOINT, JOINT_START, strict=True)))
 FIRST = ("expert_prefill_frac", "burst_frac", *rows.SERVERS)
 FIRST_START = np.array([0.12, 0.1, 5.0, 15.0, 12.0])
 LOCAL_START = np.array([0.85, 0.5, 100e-6, 180e-6, 100e-6])  # weights, on HBM; a layer, under Metal; a hand-over
 SCHEMES = ("gpu", "model", "source", "gpu and model")
 # Looked at and not all kept: the larger of compute and memory or their sum; the queue in or out of the time to the
 # first token, with the cache counted at full or at mean length; the hand-over between GPUs; GGUF's own formats; the
-# sequences of other pipeline groups.
-FORMS_COMPARED = 9
+# sequences of other pipeline groups; rows weighed by the cells they fill, equally, or all cells alike; the cache as a
+# share of free memory, in two sizes; uneven routing, in three degrees; measured GEMM rates by precision and by GPU; a
+# prompt that shares a pass bounded by its floor, by one pass a cycle, or by both.
+FORMS_COMPARED = 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ class Known:
 
     @property
     def cell(self) -> tuple:
-        return tuple(self.groups.values())
+        return (*self.groups.values(), self.q.kind)
 
 
 @lru_cache(maxsize=1)
@@ -120,7 +124,7 @@ def engine_index(engine: str) -> int:
 def pass_s(x: np.ndarray, part: np.ndarray) -> np.ndarray:
     flops, memory, wire, collectives, experts, sequences, _ = part
     overheads = x[3] * collectives + x[4] * experts + x[5] * sequences
-    return np.maximum(flops / x[0], memory / x[1]) + wire / x[2] + overheads
+    return flops / x[0] + memory / x[1] + wire / x[2] + overheads
 
 
 def predict(x: np.ndarray, first: np.ndarray, t: dict) -> np.ndarray:
@@ -128,9 +132,9 @@ def predict(x: np.ndarray, first: np.ndarray, t: dict) -> np.ndarray:
     running, groups, output, replicas, scale, kind, engine = t["load"]
     step, prompt = pass_s(x, t["step"]), pass_s(x, t["prompt"])
     flops, memory, wire, *_, experts = t["prompt"]
-    cycle = running * (flops / x[0] + wire / x[2]) / groups + (output - 1) * step
+    cycle = running * np.maximum(flops / x[0] + wire / x[2], memory) / groups + (output - 1) * step
     tpot = step + running * prompt / groups / np.maximum(output - 1, 1)
-    alone = np.maximum((flops - experts) / x[0] + experts / first[0], memory / x[1]) + wire / x[2]
+    alone = (flops - experts) / x[0] + experts / first[0] + memory / x[1] + wire / x[2]
     steps = np.append(first[2:], default_steps(first))[engine.astype(int)]
     ttft = alone * (1 + first[1] * np.maximum(running - 1, 0) / 2) + steps * tpot
     return scale * np.choose(kind.astype(int), [ttft, tpot, replicas * running * output / cycle])
@@ -166,13 +170,13 @@ def local_table(some: list[Known]) -> dict:
     for k in some:
         q, d = k.q, k.q.deployment
         part = passes(d, q.concurrency, 1, q.prompt + q.output / 2)
-        columns.append((part[1], len(d.model.layers), d.profile.name.endswith("/hbm"),
+        columns.append((part[0], part[1], len(d.model.layers), d.profile.name.endswith("/hbm"),
                         d.profile.name.endswith("/metal"), part[3], q.scale * q.concurrency))
     return {"part": np.array(columns, float).T, "value": np.array([k.value for k in some])}
 
 
 def predict_local(x: np.ndarray, t: dict) -> np.ndarray:
-    memory, layers, hbm, metal, hops, scale = t["part"]
+    _, memory, layers, hbm, metal, hops, scale = t["part"]
     return scale / (memory / np.where(hbm > 0, x[1], x[0]) + layers * np.where(metal > 0, x[3], x[2]) + x[4] * hops)
 
 
@@ -203,38 +207,6 @@ def falling(some: list[Known]) -> set:
     return {name for name, points in series.items() if fall(sorted(points))}
 
 
-def held_out(some: list[Known], scheme: str, fit, apply) -> np.ndarray:
-    """log(predicted / measured) of every row by a fit that saw no row of its group."""
-    groups = [k.groups for k in some]
-    errors = np.full(len(some), np.nan)
-    for group in sorted({tuple(g[s] for s in scheme.split(" and ")) for g in groups}):
-        names = dict(zip(scheme.split(" and "), group, strict=True))
-        test = np.array([all(g[s] == name for s, name in names.items()) for g in groups])
-        train = np.array([all(g[s] != name for s, name in names.items()) for g in groups])
-        engines = {group[0].split()[-1]} if scheme == "source" else set()
-        if scheme == "source":  # an engine is left out with its source
-            train &= np.array([g["source"].split()[-1] not in engines for g in groups])
-        errors[test] = apply(fit(train, engines), test)
-    return errors
-
-
-def summary(errors: np.ndarray) -> list:
-    """Rows, median and mean absolute error in per cent, from logarithms."""
-    size = np.abs(np.expm1(errors))
-    return [len(errors), round(100 * float(np.median(size)), 1), round(100 * float(size.mean()), 1)]
-
-
-def interval(errors: np.ndarray, cells: list) -> list[float]:
-    """Factors on a prediction between which 80 % of left-out groups lie, each cell counting the same."""
-    weights = robust.cell_weights(cells) ** 2
-    return [round(math.exp(robust.weighted_quantile(-errors, weights, q)), 3) for q in (0.1, 0.9)]
-
-
-def coverage(errors: np.ndarray, low: float, high: float) -> float:
-    """Per cent of measured values inside the interval."""
-    return round(100 * float(np.mean((-errors >= math.log(low)) & (-errors <= math.log(high)))), 1)
-
-
 def served_fit() -> dict:
     """Constants, errors and intervals of served rows."""
     some = [k for k in known() if k.q.kind in ("ttft", "tpot", "throughput")]
@@ -255,16 +227,20 @@ def served_fit() -> dict:
 
     inside = apply((x, first), np.ones(len(kept), bool))
     out = {scheme: held_out(everything, scheme, fit, apply) for scheme in SCHEMES}
-    result = {"x": x, "first": first, "rows": {}, "errors": {}, "interval": {}, "coverage": {}, "known": everything}
+    result = {"x": x, "first": first, "known": everything, "baselines": {},
+              **{name: {} for name in ("rows", "errors", "interval", "wide", "coverage")}}
     for kind in ("tpot", "throughput", "ttft"):
         mine, every = kept & (kinds == kind), kinds == kind
         result["rows"][kind] = [int(every.sum()), *(int((every & (dropped == rule)).sum()) for rule in range(2, 6))]
         result["errors"][kind] = {"inside": summary(inside[mine]), **{s: summary(out[s][mine]) for s in SCHEMES},
                                   "gpu, no rule": summary(out["gpu"][every])}
         own = [c for c, m in zip(cells, mine, strict=True) if m]
-        low, high = result["interval"][kind] = interval(out["gpu and model"][mine], own)
-        result["coverage"][kind] = [
-            coverage(out[s][mine], low, high) for s in ("gpu", "model", "gpu and model", "source")]
+        usual = result["interval"][kind] = interval(out["gpu and model"][mine], own)
+        wide = result["wide"][kind] = wider(usual, interval(out["source"][mine], own))
+        result["coverage"][kind] = [*(coverage(out[s][mine], *usual) for s in ("gpu", "model", "gpu and model")),
+                                    coverage(out["source"][mine], *wide)]
+        ours = [k for k, m in zip(everything, mine, strict=True) if m]
+        result["baselines"][kind] = baselines.errors(baselines.served, pick, pick(t, mine), ours, weights[mine])
     return result
 
 
@@ -291,7 +267,8 @@ def local_fit() -> dict:
     share = math.exp(robust.weighted_quantile(np.log(reached), shares, 0.5))
     spread = [round(math.exp(robust.weighted_quantile(np.log(reached / share), shares, q)), 3) for q in (0.1, 0.9)]
     errors = {"inside": summary(apply(x, np.ones(len(some), bool))), **{s: summary(e) for s, e in out.items()}}
-    return {"x": x, "errors": {"batch1": errors, "prefill": {"inside": summary(np.log(share / reached))}},
+    return {"x": x, "baselines": {"batch1": baselines.errors(baselines.local, pick, t, some, weights)},
+            "errors": {"batch1": errors, "prefill": {"inside": summary(np.log(share / reached))}},
             "interval": {"batch1": interval(widest, cells), "prefill": spread}, "share": share, "known": some}
 
 
@@ -318,10 +295,14 @@ def general_text(served: dict) -> str:
 
 [constants]
 {lines(shared)}
+overlap = false
 prompts_share_passes = true
 
 {chr(10).join(variants)}
 {fitted(served["known"], "vLLM, SGLang and TensorRT-LLM, 2023 to 2026", served)}
+[fitted.interval_of_unseen_engines]
+{lines(served["wide"])}
+
 [fitted.rows]  # all, then left out by rules 2, 3, 4, 5
 {lines(served["rows"])}
 
@@ -356,6 +337,8 @@ def fitted(some: list[Known], engine: str, result: dict) -> str:
     main_error = max(result["errors"].get("tpot", result["errors"].get("batch1"))[s][1] for s in ("gpu", "model"))
     tables = [f"[fitted.errors.{kind}]  # rows, median %, mean %\n" + lines({f'"{s}"': e for s, e in errors.items()})
               for kind, errors in result["errors"].items()]
+    simpler = [f"[fitted.baselines.{kind}]  # median %, mean %: the worse of GPU and model left out\n"
+               + lines({f'"{name}"': e for name, e in errors.items()}) for kind, errors in result["baselines"].items()]
     return f"""[fitted]
 data = {list(FILES)!r}
 date = "2026-04"
@@ -369,6 +352,8 @@ held_out_median_error_frac = {main_error / 100:.3f}
 {lines(result["interval"])}
 
 {(chr(10) * 2).join(tables)}
+
+{(chr(10) * 2).join(simpler)}
 """.replace("'", '"')
 
 

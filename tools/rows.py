@@ -23,6 +23,7 @@ from econ.precision import Format  # noqa: E402
 PROFILE, LOCAL = "general", "llama.cpp"
 MAX_RUNNING = 2_048  # sequences a replica: the default limit of engines at maximum throughput
 MEMORY_FRACS = (0.9, 0.97)  # of a GPU: the default, then what a run that fits no other way must have used
+FREE_FRAC = 0.9  # TensorRT-LLM: of the memory that weights leave free, its documented default for the cache
 NOMINAL_FRAC = 0.9  # InferenceX draws lengths between 0.8 and 1 of the nominal ones
 UBATCH_TOKENS = 512  # llama.cpp reads prompts in pieces of this size, which layer-split GPUs work on at once
 ENGINES = {"vllm": "vllm", "sglang": "sglang", "trt": "tensorrt-llm", "tensorrt": "tensorrt-llm",
@@ -82,7 +83,8 @@ def question(row: dict) -> Question:
     concurrency, at_rate = load_of(row, dp)
     prompt, output = lengths_of(row, kind)
     profile = profile_of(engine, gpu, tp)
-    d = deployment(model, accelerator, n, tp, pp, dp, ep, weights, kv, profile, prompt + output, kind)
+    d = deployment(model, accelerator, n, tp, pp, dp, ep, weights, kv, profile, prompt + output, kind,
+                   free_frac_of(row, engine))
     return Question(kind=kind, deployment=d, engine=engine, concurrency=concurrency, at_rate=at_rate, prompt=prompt,
                     output=output, scale=scale or 1 / n)
 
@@ -259,6 +261,14 @@ def kv_of(row: dict, engine: str) -> str:
     return "fp8" if engine == "tensorrt-llm" and weights in ("fp8", "fp4", "nvfp4") else "bf16"
 
 
+def free_frac_of(row: dict, engine: str) -> float | None:
+    """The cache's share of the memory that weights leave free; None for engines that take a share of all memory."""
+    if engine != "tensorrt-llm":
+        return None
+    noted = re.search(r"free_gpu_mem\w*_fraction (?:up to )?(0\.\d+)", _text(row, "notes"))
+    return float(noted.group(1)) if noted else FREE_FRAC
+
+
 def load_of(row: dict, dp: int) -> tuple[float, bool]:
     """Clients, or requests a second. "max throughput": every request at once, up to the engine's limit."""
     text = _text(row, "batch_or_concurrency").lower()
@@ -292,7 +302,7 @@ def lengths_of(row: dict, kind: str) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=4096)
-def deployment(model, accelerator, n, tp, pp, dp, ep, weights, kv, profile, tokens, kind):
+def deployment(model, accelerator, n, tp, pp, dp, ep, weights, kv, profile, tokens, kind, free_frac=None):
     """The deployment; its memory is the default share of a GPU, or more where nothing fits otherwise."""
     if kind in ("decode", "prefill") and accelerator.visible_bytes is None and accelerator.printed_bytes is None:
         accelerator = replace(accelerator, printed_bytes=2**49)  # sold in several sizes: large enough, as it ran
@@ -306,4 +316,10 @@ def deployment(model, accelerator, n, tp, pp, dp, ep, weights, kv, profile, toke
         d = econ.Deployment(model, accelerator, n, gpu_mem_frac=frac, **common)
         if d.memory(1, tokens).fits:
             break
-    return d
+    return d if free_frac is None else of_free_memory(d, free_frac)
+
+
+def of_free_memory(d, free_frac: float):
+    """The deployment with `free_frac` of the memory that its weights leave free for the cache."""
+    held = d.memory().weight_bytes / d.accelerator.memory_bytes
+    return replace(d, gpu_mem_frac=held + free_frac * (1 - held)) if held < max(MEMORY_FRACS) else d

@@ -68,6 +68,21 @@ def errors(schemes=SCHEMES) -> str:
     return table(["predicted", "rows", *heads, "80 % interval, times the prediction"], rows)
 
 
+NAMES = {"roofline": "the roofline alone", "one constant": "one fitted constant times it",
+         "two constants": "two: a share of each ceiling"}
+
+
+def simpler() -> str:
+    """Errors of simpler models on the same rows beside the profile's, the worse of GPU and model left out."""
+    rows = []
+    for key, (label, name) in QUANTITIES.items():
+        fitted = econ.load_profile(name).fitted
+        own = [max(fitted["errors"][key][s][i] for s in ("gpu", "model")) for i in (1, 2)]
+        found = [*(fitted["baselines"][key][n] for n in NAMES), own]
+        rows.append([label, *(f"{median:.1f}\u00a0/\u00a0{mean:.1f}" for median, mean in found)])
+    return table(["predicted", *NAMES.values(), "the profile"], rows)
+
+
 def accuracy() -> str:
     """The README's short form of the table: what is left out is the row's GPU, or its model."""
     return errors(("gpu", "model"))
@@ -78,7 +93,9 @@ def accuracy_page() -> str:
     general, local = econ.load_profile("general"), econ.load_profile("llama.cpp")
     counts, inside = general.fitted["rows"]["tpot"], general.fitted["coverage"]
     seen = [share for shares in inside.values() for share in shares[:3]]
-    held, unknown = f"{min(seen):.0f} to {max(seen):.0f} %", inside["ttft"][3]
+    held, unseen = f"{min(seen):.0f} to {max(seen):.0f} %", [shares[3] for shares in inside.values()]
+    new_engine = f"{min(unseen):.0f} to {max(unseen):.0f} %"
+    low, high = general.fitted["interval_of_unseen_engines"]["ttft"]
     names = {"flop_frac": "share of peak FLOP/s", "weight_frac": "share of memory bandwidth",
              "link_frac": "share of the link, one way", "collective_s": "s a collective and doubling of GPUs",
              "expert_s": "s an expert of a token and routed layer", "sequence_s": "s a running sequence and step",
@@ -98,8 +115,9 @@ Errors are |predicted / measured - 1| in percent, median / mean.
 The interval holds 80 % of groups of model, GPU and engine, each group counting the same.
 Both the model and the GPU are left out for it.
 Of the rows of groups left out of the fit it holds {held}.
-For the first token under an engine never seen it holds {unknown:.0f} %.
 Of llama.cpp it is that of the worse of GPU and model.
+An engine that the profile does not know gets a wider one: {low:.2f} to {high:.2f} times for the first token.
+Of the rows of engines left out of the fit it holds {new_engine}.
 
 Of {counts[0]:,} rows of the time per output token, {sum(counts[1:])} are left out by rules.
 `tools/fit_general.py` states them.
@@ -108,10 +126,21 @@ With them, and the GPU left out, the errors are {general.fitted["errors"]["tpot"
 While this was built, {general.fitted["forms_compared"]} variants of the formulas were looked at on these same rows.
 That flatters the table: expect worse on hardware that is not in it.
 
+## Against simpler models
+
+The same rows, and constants fitted to the rest in the same way.
+Each cell is the worse of the GPU and the model left out.
+The roofline gives every pass the longer of its FLOPs at the peak and its bytes at full bandwidth.
+Its constants are fitted for each quantity on its own; the profile's are shared.
+
+{simpler()}
 ## The constants
 
 One set for all models, GPUs and servers.
 A constant is what makes the formula fit, not a fact about a GPU.
+The times of reading and of arithmetic are added, as if they did not overlap: that fits better than the longer alone.
+The shorter of the two counts as overhead, so that a step is still the longer plus communication plus overhead.
+A prompt in a full engine shares its pass with others, but is never faster than its own pass at full rates.
 
 {constants}
 `first_token_steps` is an engine's own where the engine is known.
