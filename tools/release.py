@@ -4,7 +4,7 @@ python tools/release.py new exercises/source/02_topic.md       draft -> source n
 python tools/release.py run exercises/source/02_topic.ipynb    execute, normalise and check a source in place
 python tools/release.py draft exercises/source/02_topic.ipynb  source notebook -> draft on standard output
 python tools/release.py try exercises/source/02_topic.ipynb    its solutions, stubs, right and wrong answers, tried
-python tools/release.py                                        write every release from its source
+python tools/release.py                                        write every release and the pages of solutions
 python tools/release.py --check                                say what is out of date, change nothing
 python tools/release.py --nbgrader FOLDER                      write versions that nbgrader can generate and grade
 
@@ -17,6 +17,7 @@ says what a code cell is: student, given, answer, check, hidden (with ":points:"
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import drafts
@@ -30,6 +31,7 @@ sys.path.insert(0, str(ROOT / "exercises"))
 from grading import parts, trial  # noqa: E402
 
 EXERCISES = ROOT / "exercises"
+SOLUTIONS = ROOT / "solutions"
 SOURCE = EXERCISES / "source"
 RELEASES = EXERCISES / "releases.json"
 
@@ -95,6 +97,38 @@ def release_text(path: Path) -> str:
     return notebooks.render(parts.release(notebooks.read(path), path.stem))
 
 
+def solution_pages() -> dict[str, str]:
+    """File name -> notebook, for each part of _toc.yml: its exercises, each with the solution and what checks print."""
+    toc, pages = (ROOT / "_toc.yml").read_text(encoding="utf-8"), {}
+    for caption, chapters in re.findall(r"- caption: (.+)\n    chapters:\n((?:      - file: chapters/\w+\n)+)", toc):
+        names = re.findall(r"chapters/(\w+)", chapters)
+        nb = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(
+            f"# Solutions · {caption}\n\nThe exercises of chapters {names[0][:2]} to {names[-1][:2]}, "
+            "each with one right answer and what the visible checks say about it.\nTry them first: they are the "
+            "notebooks of the same names in the folder `exercises`.")])
+        nb.cells += [cell for name in names if (SOURCE / f"{name}.ipynb").is_file()
+                     for cell in solved(notebooks.read(SOURCE / f"{name}.ipynb"))]
+        pages[f"{re.sub(r'[^a-z]+', '_', caption.lower())}.ipynb"] = notebooks.render(notebooks.normalise(nb))
+    return pages
+
+
+def solved(nb: NotebookNode) -> Iterator[NotebookNode]:
+    """The cells of a source as a page of solutions shows them."""
+    for number, cell in enumerate(nb.cells):
+        part = parts.part_of(cell)
+        if part in parts.SOURCE_ONLY or notebooks.is_bootstrap(cell):
+            continue
+        cell.metadata.pop("nbgrader", None)
+        cell.metadata.pop("econ", None)
+        if part == "answer":
+            cell.source = re.sub(r"(?m)^( *### (BEGIN|END) SOLUTION.*|[\w, ]+ = None(, None)*)\n?", "", cell.source)
+        if part == "check":
+            cell.metadata["tags"] = ["hide-input"]
+        if cell.cell_type == "markdown" and number == 0:
+            cell.source = cell.source.splitlines()[0].replace("# Exercises ", "## ")
+        yield cell
+
+
 def editions() -> dict[str, dict]:
     """Release id -> its notebook and the digest of each exercise, for every edition ever released."""
     return json.loads(RELEASES.read_text(encoding="utf-8")) if RELEASES.is_file() else {}
@@ -114,6 +148,9 @@ def release_all() -> list[str]:
         (EXERCISES / path.name).write_text(release_text(path), encoding="utf-8")
         known |= edition(path)
     RELEASES.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    SOLUTIONS.mkdir(exist_ok=True)
+    for name, text in solution_pages().items():
+        (SOLUTIONS / name).write_text(text, encoding="utf-8")
     return check_all()
 
 
@@ -127,6 +164,10 @@ def check_all() -> list[str]:
             found.append(f"{given.name}: out of date, run tools/release.py")
         if not edition(path).keys() <= known.keys():
             found.append(f"releases.json: lacks the edition of {path.name}, run tools/release.py")
+    for name, text in solution_pages().items():
+        page = SOLUTIONS / name
+        if not page.is_file() or page.read_text(encoding="utf-8") != text:
+            found.append(f"solutions/{name}: out of date, run tools/release.py")
     extra = {path.name for path in EXERCISES.glob("*.ipynb")} - {path.name for path in sources()}
     return found + [f"{name}: has no source" for name in sorted(extra)]
 
