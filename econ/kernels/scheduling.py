@@ -148,12 +148,12 @@ def serve(scheduler: Scheduler, requests: Iterable[Request], execute: Callable[[
         cached.append(sum(request.n_tokens for request in scheduler.running))
         if batch and execute:
             execute(batch)
-        n_finished += _count_tokens(scheduler, batch)
+        n_finished += count_tokens(scheduler, batch)
     return Trace(running=tuple(running), cached_tokens=tuple(cached), n_finished=n_finished,
                  n_preempted=scheduler.n_preempted, deadlocked=deadlocked)
 
 
-def _count_tokens(scheduler: Scheduler, batch: list[Request]) -> int:
+def count_tokens(scheduler: Scheduler, batch: list[Request]) -> int:
     """One more token for each request of the batch; returns how many have all of theirs."""
     for request in batch:
         request.n_generated += 1
