@@ -14,7 +14,8 @@ import econ
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
-accuracy, fit, robust, rows = (importlib.import_module(n) for n in ("accuracy", "fit_general", "robust", "rows"))
+accuracy, baselines, fit, robust, rows = (
+    importlib.import_module(n) for n in ("accuracy", "baselines", "fit_general", "robust", "rows"))
 MEASURED = ROOT / "econ" / "data" / "measured"
 
 
@@ -76,6 +77,42 @@ def test_intervals_hold_most_published_values():
     pairs = [(row, accuracy.predict(row)) for row in LATENCY[::7] if row["metric"] == "tpot_ms"]
     assert accuracy.errors(pairs)["coverage"] > 75
     assert accuracy.errors(pairs)["median_ape"] < 15
+
+
+@pytest.mark.parametrize("kind", ["tpot", "ttft", "throughput"])
+def test_the_roofline_to_beat_is_the_floor_of_a_deployment(kind):
+    some = [k for k in fit.known() if k.q.kind == kind and not k.q.at_rate and k.q.output > 1][::25]
+    ideal = [fit.replace(k.q, deployment=fit.replace(k.q.deployment, profile="ideal")) for k in some]
+    pairs = [(k, q) for k, q in zip(some, ideal, strict=True) if rows.served(q).queued == 0 or kind == "throughput"]
+    found = baselines.served(np.ones(2), fit.table([k for k, _ in pairs]))
+    assert found == pytest.approx([rows.answer(q) for _, q in pairs], rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["batch1", "tpot", "throughput", "ttft"])
+def test_the_profile_is_better_than_simpler_models_on_rows_left_out(kind):
+    fitted = econ.load_profile("llama.cpp" if kind == "batch1" else "general").fitted
+    for i in (1, 2):
+        own = max(fitted["errors"][kind][scheme][i] for scheme in ("gpu", "model"))
+        assert all(own < 0.7 * found[i - 1] for found in fitted["baselines"][kind].values())
+
+
+def test_one_fitted_constant_is_the_best_single_factor():
+    some = [k for k in fit.known() if k.q.kind == "tpot" and not k.q.at_rate and k.q.output > 1][::20]
+    t, weights = fit.table(some), np.ones(len(some))
+    found = baselines.errors(baselines.served, fit.pick, t, some, weights)
+    assert found["two constants"][1] < found["roofline"][1] and found["one constant"][1] < found["roofline"][1]
+
+
+def test_the_cache_of_an_engine_that_shares_out_free_memory():
+    """A 70B in 16 bit on two GPUs: half of 141.1 GB of weights leaves 15.3 GB on each."""
+    row = next(r for r in table("serving_throughput.csv") if r["model"] == "Llama-3.1-70B" and r["n_gpus"] == "2"
+               and r["gpu"] == "A100-SXM-80" and r["weight_dtype"] == "fp16")
+    free = lambda row: rows.question(row).deployment.memory(batch=0).free_bytes  # noqa: E731
+    assert "up to 0.95" in row["notes"]
+    assert free(row) == pytest.approx(0.95 * (81_920 * 2**20 - 141_107_412_992 / 2), rel=0.01)
+    assert free({**row, "notes": "num_requests=2048"}) == pytest.approx(0.9 / 0.95 * free(row))
+    vllm = rows.question({**row, "engine_version": "vllm 0.18.0"}).deployment
+    assert vllm.gpu_mem_frac == 0.9
 
 
 def test_a_floor_is_worse_than_the_profile():

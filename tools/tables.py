@@ -121,8 +121,7 @@ Of the rows of engines left out of the fit it holds {new_engine}.
 
 Of {counts[0]:,} rows of the time per output token, {sum(counts[1:])} are left out by rules.
 `tools/fit_general.py` states them.
-With them, and the GPU left out, the errors are {general.fitted["errors"]["tpot"]["gpu, no rule"][1]:.1f} / \
-{general.fitted["errors"]["tpot"]["gpu, no rule"][2]:.1f}.
+With them, and the GPU left out, the errors are {errors_of(general, "tpot", "gpu, no rule")}.
 While this was built, {general.fitted["forms_compared"]} variants of the formulas were looked at on these same rows.
 That flatters the table: expect worse on hardware that is not in it.
 
@@ -146,6 +145,13 @@ A prompt in a full engine shares its pass with others, but is never faster than 
 `first_token_steps` is an engine's own where the engine is known.
 llama.cpp has {local.weight_frac:.3g} of the bandwidth and {local.layer_s:.3g} s a layer.
 Cards with stacked memory and Metal have constants of their own.
+Its rate of reading prompts is one share of the peak.
+That is {errors_of(local, "prefill")} off even on the rows it was fitted to.
+They reach from a tenth of the peak to more than all of it, by card, format and number of cards.
+No single term explained that.
+
+No profile adds memory for activations or graphs to `Deployment.memory`.
+In published start logs they differ more than twofold between two versions of one engine on the same model.
 
 ## Predict your own table
 
@@ -155,7 +161,13 @@ python tools/accuracy.py FILE.csv --out predictions.csv
 
 The file has the columns of the tables in `econ/data/measured`.
 The values may be missing; where they are given, errors are printed by source, engine and GPU.
-""".replace(" \\\n", " ")
+"""
+
+
+def errors_of(profile, quantity: str, scheme: str = "inside") -> str:
+    """Median and mean error of a profile in percent."""
+    _, median, mean = profile.fitted["errors"][quantity][scheme]
+    return f"{median:.1f} / {mean:.1f}"
 
 
 def _cell(value, unit: str) -> str:
