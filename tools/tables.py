@@ -1,9 +1,10 @@
-"""Write the computed tables of the README and the pages that list accelerators and models.
+"""Write the tables that are computed: blocks of some pages, and pages that are nothing else.
 
-python tools/tables.py            write README.md, accelerators.md, models.md and accuracy.md
+python tools/tables.py            write the computed parts of README.md and for_teachers.md, and whole pages:
+                                  accelerators.md, models.md, accuracy.md, ledger.md
 python tools/tables.py --check    exit 1 if one of them is not what `econ` computes now
 
-In the README only the blocks between "<!-- computed: NAME -->" and "<!-- end -->" are written.
+In the first two only the blocks between "<!-- computed: NAME -->" and "<!-- end -->" are written.
 """
 
 import csv
@@ -14,6 +15,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import ledger  # noqa: E402
+import notebooks  # noqa: E402
+import release  # noqa: E402
+from grading import parts  # noqa: E402
+from mdtable import table  # noqa: E402
+
 import econ  # noqa: E402
 from econ.names import DATA  # noqa: E402
 from econ.units import fmt  # noqa: E402
@@ -21,12 +28,6 @@ from econ.units import fmt  # noqa: E402
 BLOCK = re.compile(r"(<!-- computed: (\w+) -->\n).*?(<!-- end -->)", re.S)
 SHOWN = (("llama-3.1-8b", "h100-sxm", 1), ("llama-3.3-70b", "h100-sxm", 4), ("qwen3-30b-a3b", "h100-sxm", 1),
          ("gpt-oss-120b", "h100-sxm", 1), ("deepseek-v3", "h200-sxm", 8))
-
-
-def table(head: list[str], rows: list[list[str]], left: int = 1) -> str:
-    """A Markdown table whose first `left` columns are aligned left, the others right."""
-    rule = ["---"] * left + ["---:"] * (len(head) - left)
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows)) + "\n"
 
 
 def answers() -> str:
@@ -229,13 +230,30 @@ Where each config was read stands in `econ/data/models/sources.csv`.
 """
 
 
+def exercises() -> str:
+    """The notebooks of exercises: how many of each level, what they are worth, how long they take."""
+    rows = []
+    for path in release.sources():
+        nb = notebooks.read(path)
+        found = parts.exercises(nb)
+        title = nb.cells[0].source.splitlines()[0].removeprefix("# Exercises ")
+        levels = [str(sum(exercise.level == level for exercise in found)) for level in "ABC"]
+        rows.append([title, *levels, *(str(sum(getattr(exercise, name) for exercise in found))
+                                       for name in ("points", "minutes"))])
+    return table(["notebook", "A", "B", "C", "points", "minutes"], rows)
+
+
+BLOCKS = {"answers": answers, "profile": profile, "accuracy": accuracy, "exercises": exercises}
+
+
 def pages() -> dict[Path, str]:
     """What every generated file should contain."""
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    blocks = {"answers": answers, "profile": profile, "accuracy": accuracy}
-    filled = BLOCK.sub(lambda found: found[1] + blocks[found[2]]() + found[3], readme)
-    return {ROOT / "README.md": filled, ROOT / "accelerators.md": accelerator_page(), ROOT / "models.md": model_page(),
-            ROOT / "accuracy.md": accuracy_page()}
+    whole = {"accelerators.md": accelerator_page(), "models.md": model_page(), "accuracy.md": accuracy_page(),
+             "ledger.md": ledger.page()}
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "for_teachers.md")}
+    filled = {name: BLOCK.sub(lambda found: found[1] + BLOCKS[found[2]]() + found[3], text)
+              for name, text in texts.items()}
+    return {ROOT / name: text for name, text in (filled | whole).items()}
 
 
 def main(argv: list[str]) -> int:
