@@ -53,7 +53,8 @@ def page() -> str:
     return f"""# Ledger of the sources
 
 Every claim of the two sources that this book started from, in our words.
-*A* is the article {{cite}}`tensoreconomics2025`; *B* is a reader's notes on the bottlenecks chapter of {{cite}}`kiely2026`.
+*A* is the article {{cite}}`tensoreconomics2025`.
+*B* is a reader's notes on the bottlenecks chapter of {{cite}}`kiely2026`.
 Of {len(found)} claims, {counts["reproduced"]} are reproduced, {counts["qualified"]} need a condition, \
 {counts["corrected"]} are corrected{_later(open_rows)}.
 The value stands in the chapter, where the code computes it or a source is cited.
