@@ -1,4 +1,4 @@
-"""Every chapter in a simulated Colab: an empty folder, a fresh environment, this repository as its edition's tag.
+"""Every chapter and exercise in a simulated Colab: an empty folder, a new environment, this repository at its tag.
 
 The environment sees the packages of the one that runs the tests (numpy, torch and so on, as Colab has them)
 and a module `google.colab`. Git answers for github.com with a local repository. Nothing is downloaded.
@@ -21,6 +21,8 @@ import settings
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 
 ROOT = settings.ROOT
+NOTEBOOKS = {str(path.relative_to(ROOT)): path
+             for path in [*notebooks.chapters(), *sorted((ROOT / "exercises").glob("*.ipynb"))]}
 BOOK = replace(settings.load(), repository="someone/book", edition="v0.0.1")
 PREINSTALLED = {"IPython", "google", "ipywidgets", "matplotlib", "numpy", "torch"}   # of what Colab has
 NOT_SOURCES = shutil.ignore_patterns(".*", "_build", "build", "*.egg-info", "__pycache__")
@@ -30,6 +32,7 @@ from IPython.core.interactiveshell import InteractiveShell
 shell, failed = InteractiveShell.instance(), {}
 for name, cells in json.load(open(sys.argv[1])).items():
     shell.reset(new_session=False)
+    sys.modules["__main__"].__spec__ = None   # as in a new kernel; starting a process looks at it
     results = (shell.run_cell(cell) for cell in cells)
     failed[name] = next((repr(result.error_in_exec or result.error_before_exec)
                          for result in results if not result.success), "")
@@ -93,7 +96,7 @@ def colab(tmp_path_factory):
 def installed(colab):
     """The environment after all chapters ran up to their imports; what failed; packages before and after."""
     before = colab.packages()
-    failed = colab.run_cells({path.name: up_to_imports(notebooks.read(path)) for path in notebooks.chapters()})
+    failed = colab.run_cells({name: up_to_imports(notebooks.read(path)) for name, path in NOTEBOOKS.items()})
     return failed, before, colab.packages()
 
 
@@ -130,7 +133,7 @@ def test_a_tag_that_does_not_exist_is_named_in_the_last_line(colab):
         "git+https://github.com/someone/book@v9.9.9 was not installed: does that tag exist, and is the network on?")
 
 
-@pytest.mark.parametrize("name", [path.name for path in notebooks.chapters()])
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_chapter_runs_up_to_its_imports(installed, name):
     failed, *_ = installed
     assert failed[name] == ""
@@ -156,7 +159,7 @@ def test_the_installed_package_is_complete(installed, colab):
                                         len(list((ROOT / "econ/data/accelerators").glob("*.toml")))]
 
 
-@pytest.mark.parametrize("path", notebooks.chapters(), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", NOTEBOOKS.values(), ids=NOTEBOOKS)
 def test_a_chapter_imports_only_what_colab_has(path):
     names = {name.split(".")[0] for cell in notebooks.code_cells(notebooks.read(path))
              for node in imports(cell.source) for name in modules(node)}
