@@ -59,6 +59,7 @@ class Known:
     q: Question
     value: float
     series: tuple
+    row_id: str
 
     @property
     def groups(self) -> dict[str, str]:
@@ -84,7 +85,7 @@ def known() -> list[Known]:
                     continue
                 series = (row["source_url"].split("/blob")[0], *(row[k] for k in (
                     "engine_version", "gpu", "n_gpus", "tp", "ep_dp", "model", "weight_dtype", "isl", "osl")))
-                found.append(Known(q, float(row["value"]), series))
+                found.append(Known(q, float(row["value"]), series, row["row_id"]))
     return found
 
 
@@ -207,6 +208,7 @@ def falling(some: list[Known]) -> set:
     return {name for name, points in series.items() if fall(sorted(points))}
 
 
+@lru_cache(maxsize=1)
 def served_fit() -> dict:
     """Constants, errors and intervals of served rows."""
     some = [k for k in known() if k.q.kind in ("ttft", "tpot", "throughput")]
@@ -227,7 +229,7 @@ def served_fit() -> dict:
 
     inside = apply((x, first), np.ones(len(kept), bool))
     out = {scheme: held_out(everything, scheme, fit, apply) for scheme in SCHEMES}
-    result = {"x": x, "first": first, "known": everything, "baselines": {},
+    result = {"x": x, "first": first, "known": everything, "baselines": {}, "out": out, "dropped": dropped,
               **{name: {} for name in ("rows", "errors", "interval", "wide", "coverage")}}
     for kind in ("tpot", "throughput", "ttft"):
         mine, every = kept & (kinds == kind), kinds == kind
@@ -244,6 +246,7 @@ def served_fit() -> dict:
     return result
 
 
+@lru_cache(maxsize=1)
 def local_fit() -> dict:
     """The same for llama.cpp at batch 1, and its share of the peak in prefill."""
     every = [k for k in known() if k.q.deployment.profile.name.startswith(rows.LOCAL)]
@@ -269,7 +272,26 @@ def local_fit() -> dict:
     errors = {"inside": summary(apply(x, np.ones(len(some), bool))), **{s: summary(e) for s, e in out.items()}}
     return {"x": x, "baselines": {"batch1": baselines.errors(baselines.local, pick, t, some, weights)},
             "errors": {"batch1": errors, "prefill": {"inside": summary(np.log(share / reached))}},
-            "interval": {"batch1": interval(widest, cells), "prefill": spread}, "share": share, "known": some}
+            "interval": {"batch1": interval(widest, cells), "prefill": spread}, "share": share, "known": some,
+            "out": out, "dropped": np.zeros(len(some), int)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A row under the fits that did not see its group: log(predicted / measured) by what was left out."""
+
+    known: Known
+    gpu: float
+    model: float
+    rule: int  # that leaves it out of the fit, 0 for none
+
+
+def left_out() -> dict[str, LeftOut]:
+    """Every fitted or ruled-out row by its row_id."""
+    return {k.row_id: LeftOut(known=k, gpu=float(gpu), model=float(model), rule=int(rule))
+            for fit in (served_fit(), local_fit())
+            for k, gpu, model, rule in zip(fit["known"], fit["out"]["gpu"], fit["out"]["model"], fit["dropped"],
+                                           strict=True)}
 
 
 def lines(values: dict) -> str:

@@ -1,10 +1,10 @@
 """Write the tables that are computed: blocks of some pages, and pages that are nothing else.
 
-python tools/tables.py            write the computed parts of README.md and for_teachers.md, and whole pages:
-                                  accelerators.md, models.md, accuracy.md, ledger.md
+python tools/tables.py            write the computed parts of README.md, for_teachers.md and peers.md, and whole
+                                  pages: accelerators.md, models.md, accuracy.md, ledger.md
 python tools/tables.py --check    exit 1 if one of them is not what `econ` computes now
 
-In the first two only the blocks between "<!-- computed: NAME -->" and "<!-- end -->" are written.
+In the first three only the blocks between "<!-- computed: NAME -->" and "<!-- end -->" are written.
 """
 
 import csv
@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 import ledger  # noqa: E402
 import notebooks  # noqa: E402
+import peer_page  # noqa: E402
 import release  # noqa: E402
 from grading import parts  # noqa: E402
 from mdtable import table  # noqa: E402
@@ -243,14 +244,16 @@ def exercises() -> str:
     return table(["notebook", "A", "B", "C", "points", "minutes"], rows)
 
 
-BLOCKS = {"answers": answers, "profile": profile, "accuracy": accuracy, "exercises": exercises}
+FILLED = ("README.md", "for_teachers.md", "peers.md")
+BLOCKS = {"answers": answers, "profile": profile, "accuracy": accuracy, "exercises": exercises,
+          **peer_page.BLOCKS}
 
 
 def pages() -> dict[Path, str]:
     """What every generated file should contain."""
     whole = {"accelerators.md": accelerator_page(), "models.md": model_page(), "accuracy.md": accuracy_page(),
              "ledger.md": ledger.page()}
-    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "for_teachers.md")}
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in FILLED}
     filled = {name: BLOCK.sub(lambda found: found[1] + BLOCKS[found[2]]() + found[3], text)
               for name, text in texts.items()}
     return {ROOT / name: text for name, text in (filled | whole).items()}
