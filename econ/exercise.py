@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from econ.check import ClaimError
 
 HINT_REL = 0.005    # how near a ratio must come to a hint's factor
-SLIP_REL = 0.0005   # how near a number must come to a known slip; right answers may lie near one
+SLIP_REL = 0.0005   # how near to a slip, unless a check says otherwise; right answers may lie near one
 
 
 @contextmanager
@@ -65,10 +65,13 @@ def expect_value(got, want: float, what: str, *, hints: Mapping[float, str] | No
     raise ClaimError(f"{what}: {_times(value, want, ratio)}.{advice}")
 
 
-def expect_within(got, low: float, high: float, what: str, *, slips: Mapping[float, str] | None = None) -> None:
+def expect_within(got, low: float, high: float, what: str, *, slips: Mapping[float, str] | None = None,
+                  near: float = SLIP_REL) -> None:
     """Print `ok: what` for a number in a wide band that is none of the known slips; it may still be wrong.
 
     For an answer that is one number and will be graded: the band and the slips give nothing away.
+    `near` is how near, relative, a number must come to a slip: 0.0005 for one that is not rounded, more for
+    one that a student rounds or guesses.
     Raises NotImplementedError for None (no answer yet), ClaimError for a slip or a number outside the band.
 
     >>> expect_within(24, 1, 1_000, "sequences that fit", slips={22: "the log prints GiB, not GB"})
@@ -81,11 +84,25 @@ def expect_within(got, low: float, high: float, what: str, *, slips: Mapping[flo
         raise NotImplementedError(what)
     value = _number(got, what)
     for slip, text in (slips or {}).items():
-        if math.isclose(value, slip, rel_tol=SLIP_REL):
+        if math.isclose(value, slip, rel_tol=near):
             raise ClaimError(f"{what}: {value:.6g}. {text[0].upper()}{text[1:]}.")
     if not low <= value <= high:
         raise ClaimError(f"{what}: {value:.6g} is not between {low:.6g} and {high:.6g}; check the unit")
     print(f"ok: {what} is plausible")
+
+
+def expect_letter(got, letters: str = "abcd") -> None:
+    """Fail unless an answer is one of the letters, small or capital; which one is right stays open.
+
+    Raises ClaimError for anything else, None included.
+
+    >>> expect_letter("C")
+    >>> expect_letter("(c)")
+    Traceback (most recent call last):
+    econ.check.ClaimError: the step: one of the letters a, b, c, d is wanted, not '(c)'
+    """
+    if str(got).strip().lower() not in tuple(letters):
+        raise ClaimError(f"the step: one of the letters {', '.join(letters)} is wanted, not {got!r}")
 
 
 def _number(got, what: str) -> float:
