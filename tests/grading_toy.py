@@ -1,6 +1,7 @@
 """A small exercise notebook of the tests' own, submissions to it, and one call that grades them."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,9 +188,9 @@ def write_all(folder: Path, notebooks: Mapping[str, object]) -> Path:
 
 
 def protection(tmp: Path, course: Path) -> str:
-    """The mechanism that protects on this machine, or an empty string."""
+    """The mechanism that protects on this machine, or an empty string; SANDBOX=name tries that one alone."""
     stage = tmp / "probe"
     stage.mkdir()
     choose.prepare(stage)
-    found = choose.choose(stage, course, LIMITS, 1)
+    found = choose.choose(stage, course, LIMITS, 1, [os.environ.get("SANDBOX", MECHANISMS[0]), *MECHANISMS[1:]])
     return found.mechanism if found.protected else ""

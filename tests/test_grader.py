@@ -7,10 +7,12 @@ import stat
 import warnings
 import zipfile
 
+import bench_grader
 import grade
 import nbformat
 import pytest
 from grading import match, parts, reference, report, score, submissions
+from grading.sandbox import Limits
 from grading_toy import (
     LIMITS,
     NAME,
@@ -389,3 +391,28 @@ def test_students_ids_become_harmless_names(tmp_path):
 def test_limits_reach_the_operating_system():
     assert LIMITS.resources()["RLIMIT_AS"] == 2 * LIMITS.memory_bytes
     assert LIMITS.resources()["RLIMIT_CPU"] == 60
+
+
+# Everything, once
+
+@pytest.mark.long
+def test_solutions_of_every_notebook_earn_full_marks_and_stubs_nothing(tmp_path):
+    for notebook in reference.names(grade.HERE):
+        ref = reference.load(grade.HERE, notebook)
+        for student, part in (("ada", "answer"), ("untouched", "")):
+            nb = parts.release(ref.source, notebook)
+            answers = {f"{e.grade_id}_answer": e.cells[part][0].source for e in ref.exercises if part}
+            for c in nb.cells:
+                c.source = answers.get(c.id, c.source)
+            (tmp_path / "in" / student).mkdir(parents=True, exist_ok=True)
+            nbformat.write(nb, tmp_path / "in" / student / f"{notebook}.ipynb")
+    graded = run_batch(grade.HERE, tmp_path / "in", tmp_path / "out", limits=Limits())
+    assert graded.failed == 0
+    for result in report.kept(graded.out):
+        assert result["points"] == (result["max_points"] if result["student"] == "ada" else 0), result["place"]
+
+
+@pytest.mark.long
+def test_two_hundred_submissions_are_graded(capsys):
+    assert bench_grader.main(["--n", "200"]) == 0
+    assert "200 submissions to" in capsys.readouterr().out

@@ -133,10 +133,12 @@ def run_all(batch: Batch, tasks: list[Task], refs: dict[str, Reference]) -> Iter
             finally:
                 slots.put(slot)
 
-        with ThreadPoolExecutor(batch.jobs) as pool:
-            waiting = [pool.submit(one, number, task) for number, task in enumerate(tasks)]
-            for done in as_completed(waiting):
+        pool = ThreadPoolExecutor(batch.jobs)
+        try:
+            for done in as_completed([pool.submit(one, number, task) for number, task in enumerate(tasks)]):
                 yield done.result()
+        finally:
+            pool.shutdown(cancel_futures=True)     # stopped from outside: finish what runs, begin nothing new
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
@@ -157,7 +159,7 @@ def result(task: Task, reference: Reference | None, own: dict, sandbox: Sandbox 
     submission, start = task.submission, time.monotonic()
     kept = {"student": submission.student, "notebook": task.notebook, "place": submission.place, "key": "",
             "status": "not graded", "problem": task.problem, "points": 0, "max_points": 0, "exercises": {}, "notes": [],
-            "release": "", "sandbox": "", "protected": False, "seconds": 0.0}
+            "release": "", "sandbox": "", "protected": False, "seconds": 0.0, "code_seconds": 0.0}
     if not (task.parsed and reference and sandbox):
         return kept
     folder.mkdir(mode=0o711)
@@ -166,12 +168,12 @@ def result(task: Task, reference: Reference | None, own: dict, sandbox: Sandbox 
              "sandbox": sandbox.describe(), "protected": sandbox.protected}
     expected = reference.expected() | own.get(task.notebook, {}).get(submission.student, {})
     try:
-        exercises = score(reference, answers, submission.student, expected, sandbox, slot, folder)
+        scored = score(reference, answers, submission.student, expected, sandbox, slot, folder)
     except (NotGraded, OSError) as error:
         return kept | {"problem": str(error)}
-    return kept | {"key": key(task, reference), "status": "graded", "exercises": exercises,
-                   "points": sum(exercise["points"] for exercise in exercises.values()),
-                   "seconds": round(time.monotonic() - start, 2)}
+    return kept | {"key": key(task, reference), "status": "graded", "exercises": scored.exercises,
+                   "points": sum(exercise["points"] for exercise in scored.exercises.values()),
+                   "seconds": round(time.monotonic() - start, 2), "code_seconds": round(scored.code_s, 2)}
 
 
 def line(result: dict) -> str:

@@ -20,7 +20,7 @@ def safe(name: str) -> str:
 
 def result_path(out: Path, notebook: str, student: str) -> Path:
     """Where the result of one submission is kept."""
-    return out / "results" / (notebook or "unknown") / f"{safe(student)}.json"
+    return out / "json" / (notebook or "unknown") / f"{safe(student)}.json"
 
 
 def load(path: Path) -> dict:
@@ -45,7 +45,7 @@ def save(out: Path, result: dict) -> None:
 
 def kept(out: Path) -> list[dict]:
     """Every kept result, by notebook and student."""
-    return [result for path in sorted((out / "results").glob("*/*.json")) if (result := load(path))]
+    return [result for path in sorted((out / "json").glob("*/*.json")) if (result := load(path))]
 
 
 def feedback(result: dict) -> str:

@@ -4,6 +4,7 @@ import builtins
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from grading import parts, runner
@@ -19,30 +20,42 @@ REASONS = {"timeout": "takes longer than {cell_s} s", "died": "ends the kernel o
            "files among its channels": "meddles with the kernel's channels", "too many results": "prints too much"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Exercise -> points, checks and feedback; and the seconds that cells ran, the grader's own time left out."""
+
+    exercises: dict[str, dict]
+    code_s: float
+
+
 class NotGraded(RuntimeError):
     """The reference itself could not be run; nobody's answer is to blame."""
 
 
 def score(reference: Reference, answers: Answers, student: str, expected: Mapping[str, str], sandbox: Sandbox,
-          slot: int, folder: Path) -> dict:
-    """Exercise -> points, checks and feedback. Raises NotGraded when the kernel or the set-up cells fail."""
+          slot: int, folder: Path) -> Score:
+    """What a submission earns. Raises NotGraded when the kernel or the set-up cells fail.
+
+    An exercise that ends the kernel is left out, and the rest is run again, as long as the time allows.
+    """
     stopped: dict[str, str] = {}     # exercise -> why the kernel did not survive it
-    left_s = float(sandbox.limits.total_s)
+    left_s, code_s = float(sandbox.limits.total_s), 0.0
     while True:
         at = folder / str(len(stopped))
         notebook = grafted(reference, answers.sources, student, expected, without=list(stopped))
         run = runner.run(sandbox, slot, notebook, at, left_s)
         shutil.rmtree(at, ignore_errors=True)
-        left_s -= run.seconds
+        left_s, code_s = left_s - run.seconds, code_s + sum(cell["seconds"] for cell in run.cells)
         culprit, why = blame(reference, run)
-        if culprit and culprit not in stopped:
-            stopped[culprit] = why
-        if not culprit or len(stopped) == len(reference.exercises) or left_s < 1 or why == "time":
+        if not culprit or culprit in stopped:
             break
-    secret = hidden_words(reference, answers)
-    return {exercise.name: count(exercise, run, exercise.name in stopped) | {"feedback": feedback(
-        exercise, answers, run, stopped.get(exercise.name, ""), sandbox.limits, secret)}
-        for exercise in reference.exercises}
+        stopped[culprit] = why
+        if left_s < 1:
+            break
+    secret, limits = hidden_words(reference, answers), sandbox.limits
+    exercises = {e.name: count(e, run, e.name in stopped) | {
+        "feedback": feedback(e, answers, run, stopped.get(e.name, ""), limits, secret)} for e in reference.exercises}
+    return Score(exercises=exercises, code_s=code_s)
 
 
 def blame(reference: Reference, run: runner.Run) -> tuple[str, str]:
