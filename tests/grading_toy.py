@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,10 +188,10 @@ def write_all(folder: Path, notebooks: Mapping[str, object]) -> Path:
     return folder
 
 
-def protection(tmp: Path, course: Path) -> str:
+def protection(course: Path) -> str:
     """The mechanism that protects on this machine, or an empty string; SANDBOX=name tries that one alone."""
-    stage = tmp / "probe"
-    stage.mkdir()
-    choose.prepare(stage)
-    found = choose.choose(stage, course, LIMITS, 1, [os.environ.get("SANDBOX", MECHANISMS[0]), *MECHANISMS[1:]])
+    wanted = [os.environ["SANDBOX"]] if "SANDBOX" in os.environ else MECHANISMS
+    with tempfile.TemporaryDirectory(prefix="grade-") as stage:
+        choose.prepare(Path(stage))
+        found = choose.choose(Path(stage), course, LIMITS, 1, wanted)
     return found.mechanism if found.protected else ""

@@ -64,7 +64,7 @@ class Watch:
     """All processes of one run, looked at a few times a second."""
 
     def __init__(self, sandbox: Sandbox, pid: int, folder: Path, deadline: float) -> None:
-        self.limits, self.channels, self.deadline = sandbox.limits, folder / "channels", deadline
+        self.limits, self.folder, self.deadline = sandbox.limits, folder, deadline
         self.seen: dict[int, str] = {pid: processes().get(pid, (0, "", 0))[1]}
 
     def collect(self, pipe: int) -> tuple[bytes, str]:
@@ -89,7 +89,10 @@ class Watch:
             return "time"
         if resident > self.limits.memory_bytes:
             return "memory"
-        strange = [entry for entry in os.scandir(self.channels) if not entry.name.startswith("c") or entry.is_symlink()]
+        if size_bytes(self.folder / "course" / "work") > self.limits.disk_bytes:
+            return "disk"
+        entries = list(os.scandir(self.folder / "channels"))
+        strange = [entry for entry in entries if not entry.name.startswith("c") or entry.is_symlink()]
         return "files among its channels" * bool(strange)
 
     def update(self) -> int:
@@ -113,6 +116,16 @@ class Watch:
             if not left or all(state(pid) in "ZX" for pid in left):
                 return
             time.sleep(0.02)
+
+
+def size_bytes(folder: Path) -> int:
+    """Bytes on disk of all files below a folder; 0 when there is none, as where the folder is in memory."""
+    paths = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
+    total = 0
+    for path in paths:
+        with contextlib.suppress(OSError):     # removed meanwhile
+            total += os.lstat(path).st_blocks * 512
+    return total
 
 
 def processes() -> dict[int, tuple[int, str, int]]:

@@ -77,7 +77,7 @@ class Sandbox:
     def kernelspec(self, slot: int, folder: Path) -> dict[str, str]:
         """Write the kernelspec `graded` for one submission below `folder`; returns the environment that finds it.
 
-        Creates folder/channels (the kernel's sockets) and, without own mounts, folder/work.
+        Creates folder/channels (the kernel's sockets) and, without own mounts, folder/course/work.
         """
         command = self.command(slot, folder)
         spec = folder / "jupyter" / "kernels" / "graded"
@@ -101,11 +101,13 @@ class Sandbox:
         uid, channels = self.slot_uid(slot), folder / "channels"
         channels.mkdir(mode=0o700, parents=True, exist_ok=True)
         own_mounts = self.mechanism in ("namespaces", "bubblewrap")
-        place = Path("/course") if own_mounts else folder
+        place = Path("/course") if own_mounts else folder / "course"
         work = place / "work"
         if not own_mounts:
-            work.mkdir(mode=0o700, exist_ok=True)
-            (folder / "econ").symlink_to(self.stage / "course" / "econ")
+            place.mkdir()
+            place.chmod(0o755)      # Python lists a folder before it imports from it
+            work.mkdir(mode=0o700)
+            (place / "econ").symlink_to(self.stage / "course" / "econ")
         (folder / "root").mkdir(exist_ok=True)
         if uid is not None:
             os.chown(channels, uid, uid)

@@ -16,6 +16,7 @@ LINE_CHARS, LINES = 200, 6
 WORD = re.compile(r"\w{3,}")
 REASONS = {"timeout": "takes longer than {cell_s} s", "died": "ends the kernel or runs out of memory",
            "too much output": "prints too much", "memory": "uses more than {memory_mb} MB",
+           "disk": "writes more than {disk_mb} MB",
            "time": "was not finished when the time of {total_s} s for the notebook was over",
            "files among its channels": "meddles with the kernel's channels", "too many results": "prints too much"}
 
@@ -91,7 +92,8 @@ def count(exercise: parts.Exercise, run: runner.Run, stopped: bool) -> dict:
 def feedback(exercise: parts.Exercise, answers: Answers, run: runner.Run, stopped: str, limits: Limits,
              secret: set[str]) -> list[str]:
     """What a student may read: the visible check's text and errors of the student's own code, no hidden check."""
-    values = {"cell_s": limits.cell_s, "total_s": limits.total_s, "memory_mb": limits.memory_bytes >> 20}
+    values = {"cell_s": limits.cell_s, "total_s": limits.total_s, "memory_mb": limits.memory_bytes >> 20,
+              "disk_mb": limits.disk_bytes >> 20}
     if exercise.name not in answers.sources:
         return ["no answer cell was found"]
     if stopped:
