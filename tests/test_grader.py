@@ -335,6 +335,13 @@ def test_cells_of_any_kind_are_read_or_left_out(ref):
     assert match.match(ref, parsed, "ada").sources == {"99.1": ""}
 
 
+def test_half_characters_are_replaced(ref):
+    data = json.dumps(submission({"99.1": "x = '\ud800'"}, "\udcff")).encode()
+    parsed = submissions.parse(data)
+    text = reference.grafted(ref, match.match(ref, parsed, "ada").sources, "ada", {})
+    assert "x = '?'" in text and text.encode()
+
+
 def test_two_files_for_one_notebook_are_graded_only_if_one_has_its_name(tmp_path, course, capsys):
     for name in (f"ada/{NAME}.ipynb", "ada/copy.ipynb", "bob/one.ipynb", "bob/two.ipynb"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)

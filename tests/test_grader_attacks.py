@@ -328,6 +328,17 @@ answer("a_file_flood", """
         pass
     def cubes(n): return 1
 """, others=REST)
+answer("folders_without_end", """
+    import os, shutil
+    for _ in range(3000):
+        os.mkdir("d" * 100)
+        os.chdir("d" * 100)
+    open("x", "w").write("x")
+    os.chdir("/")
+    def cubes(n): return 1
+""", others=REST)
+answer("nested_without_end", "x = " + "-" * 100_000 + "1", others=REST)
+answer("half_a_character", "x = '\ud800'\ndef cubes(n): return x", others=REST)
 answer("a_fork_bomb", """
     import os
     for _ in range(20):

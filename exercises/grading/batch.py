@@ -2,7 +2,6 @@
 
 import hashlib
 import queue
-import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from grading import choose, report, variants
+from grading import choose, report, runner, variants
 from grading import reference as references
 from grading.match import match
 from grading.reference import Reference
@@ -140,7 +139,7 @@ def run_all(batch: Batch, tasks: list[Task], refs: dict[str, Reference]) -> Iter
         finally:
             pool.shutdown(cancel_futures=True)     # stopped from outside: finish what runs, begin nothing new
     finally:
-        shutil.rmtree(stage, ignore_errors=True)
+        runner.remove(stage)
 
 
 def own_numbers(batch: Batch, tasks: list[Task], refs: dict[str, Reference]) -> dict[str, dict[str, dict[str, str]]]:
@@ -163,14 +162,17 @@ def result(task: Task, reference: Reference | None, own: dict, sandbox: Sandbox 
     if not (task.parsed and reference and sandbox):
         return kept
     folder.mkdir(mode=0o711)
-    answers = match(reference, task.parsed, submission.student)
-    kept |= {"release": task.parsed.release, "notes": list(answers.notes), "max_points": reference.points,
+    kept |= {"release": task.parsed.release, "max_points": reference.points,
              "sandbox": sandbox.describe(), "protected": sandbox.protected}
     expected = reference.expected() | own.get(task.notebook, {}).get(submission.student, {})
     try:
+        answers = match(reference, task.parsed, submission.student)
+        kept["notes"] = list(answers.notes)
         scored = score(reference, answers, submission.student, expected, sandbox, slot, folder)
-    except (NotGraded, OSError) as error:
+    except NotGraded as error:
         return kept | {"problem": str(error)}
+    except Exception as error:     # one submission, whatever it does, must not end the grading of the others
+        return kept | {"problem": f"the grader failed on it: {type(error).__name__}: {error}"[:300]}
     return kept | {"key": key(task, reference), "status": "graded", "exercises": scored.exercises,
                    "points": sum(exercise["points"] for exercise in scored.exercises.values()),
                    "seconds": round(time.monotonic() - start, 2), "code_seconds": round(scored.code_s, 2)}

@@ -2,7 +2,6 @@
 
 import builtins
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +44,7 @@ def score(reference: Reference, answers: Answers, student: str, expected: Mappin
         at = folder / str(len(stopped))
         notebook = grafted(reference, answers.sources, student, expected, without=list(stopped))
         run = runner.run(sandbox, slot, notebook, at, left_s)
-        shutil.rmtree(at, ignore_errors=True)
+        runner.remove(at)
         left_s, code_s = left_s - run.seconds, code_s + sum(cell["seconds"] for cell in run.cells)
         culprit, why = blame(reference, run)
         if not culprit or culprit in stopped:

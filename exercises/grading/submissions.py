@@ -72,7 +72,7 @@ def find(path: Path, notebooks: Sequence[str]) -> list[Submission]:
     found = []
     for at, problem, read in sorted(entries, key=lambda entry: str(entry[0])):
         student = student_of(PurePosixPath(*at.parts[depth:]), wrapper, notebooks)
-        found.append(_read(str(at), student, problem, read))
+        found.append(_read(text_only(str(at)), text_only(student), problem, read))
     return found
 
 
@@ -162,10 +162,15 @@ def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         return file.read(FILE_BYTES + 1)     # stops there, whatever size the entry claims
 
 
+def text_only(text: str) -> str:
+    """A text that can be written: half characters, which JSON and file names may hold, become question marks."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
 def parse(data: bytes) -> Notebook:
     """The cells of a notebook file; ValueError says in one line why it cannot be graded."""
     try:
-        raw = json.loads(data)
+        raw = json.loads(text_only(json.dumps(json.loads(data), ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"is not JSON: {str(error)[:100]}") from None
     if not isinstance(raw, dict):
