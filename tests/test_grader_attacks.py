@@ -350,12 +350,26 @@ answer("a_fork_bomb", """
     time.sleep(30)
 """, needs=True, others=REST)
 answer("files_among_the_channels", """
-    import os
-    channels = os.path.dirname(__import__("ipykernel").get_connection_file())
-    for folder in (channels, "/run/kernel"):
+    import json, os
+    from ipykernel import get_connection_file
+    channels = os.path.dirname(json.load(open(get_connection_file()))["ip"])
+    for folder in (channels, os.environ["HOME"]):
         try:
-            os.symlink("/etc/passwd", os.path.join(folder, "c-ipc-9"))
-            open(os.path.join(folder, "other"), "w").write("x")
+            open(os.path.join(folder, "c-other"), "w").write("x")
+        except OSError:
+            pass
+    import time
+    time.sleep(2)
+    def cubes(n): return 1
+""", others=REST)
+answer("a_link_for_a_channel", """
+    import json, os
+    from ipykernel import get_connection_file
+    channels = os.path.dirname(json.load(open(get_connection_file()))["ip"])
+    for folder in (channels, os.environ["HOME"]):
+        try:
+            os.remove(os.path.join(folder, "c-ipc-1"))
+            os.symlink("/etc/passwd", os.path.join(folder, "c-ipc-1"))
         except OSError:
             pass
     def cubes(n): return 1
@@ -529,6 +543,7 @@ def test_reasons_are_given(protected):
 
     assert "takes longer than 6 s" in feedback("an_infinite_loop")
     assert "takes longer than 6 s" in feedback("a_loop_that_refuses_to_stop")
+    assert "meddles" in feedback("files_among_the_channels")
     assert "ends the kernel" in feedback("early_exit")
     assert "prints too much" in feedback("an_output_flood")
     assert "uses more than 700 MB" in feedback("a_memory_bomb_in_children")

@@ -74,6 +74,9 @@ def blame(reference: Reference, run: runner.Run) -> tuple[str, str]:
         return owners.get(dead["id"], ""), dead["outcome"]
     if len(done) < len(ids):
         return owners.get(ids[len(done)], ""), run.stopped or "died"
+    full = next((cell for cell in done if cell["id"].endswith("_answer") and cell["error"][0] == "MemoryError"), None)
+    if full:     # what it holds would starve the exercises after it
+        return owners[full["id"]], "memory"
     return "", ""
 
 
