@@ -270,6 +270,7 @@ TEXT = json.dumps(submission(SOLUTIONS))
 @pytest.mark.parametrize(("names", "students"), [
     (["ada.ipynb", "bob.ipynb"], ["ada", "bob"]), (["ada/99_toy.ipynb", "bob/x/99_toy.ipynb"], ["ada", "bob"]),
     (["class/ada.ipynb", "class/bob.ipynb"], ["ada", "bob"]), (["99_toy_ada.ipynb"], ["ada"]),
+    (["ada/99_toy.ipynb", "ada/notes.ipynb"], ["ada", "ada"]), (["ada/x/99_toy.ipynb"], ["ada"]),
     (["toy-ada/exercises/99_toy.ipynb", "toy-bob/exercises/99_toy.ipynb"], ["toy-ada", "toy-bob"]),
     (["hand-in/ada/99_toy.ipynb", "hand-in/bob/99_toy.ipynb", "__MACOSX/ada/._99_toy.ipynb"], ["ada", "bob"]),
 ])

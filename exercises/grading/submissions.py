@@ -65,15 +65,20 @@ def find(path: Path, notebooks: Sequence[str]) -> list[Submission]:
         entries = list(_in_zip(path))
     else:
         raise ValueError(f"{path} is neither a folder nor a zip of submissions")
-    wrapper, depth = path.stem, 0
-    while len(entries) > 1 and all(len(at.parts) > depth + 1 for at, _, _ in entries) and len(
-            {at.parts[depth] for at, _, _ in entries}) == 1:
-        wrapper, depth = entries[0][0].parts[depth], depth + 1
-    found = []
-    for at, problem, read in sorted(entries, key=lambda entry: str(entry[0])):
-        student = student_of(PurePosixPath(*at.parts[depth:]), wrapper, notebooks)
-        found.append(_read(text_only(str(at)), text_only(student), problem, read))
-    return found
+    entries.sort(key=lambda entry: str(entry[0]))
+    students = _students([at for at, _, _ in entries], path.stem, notebooks)
+    return [_read(text_only(str(at)), text_only(student), problem, read)
+            for (at, problem, read), student in zip(entries, students, strict=True)]
+
+
+def _students(paths: Sequence[PurePosixPath], wrapper: str, notebooks: Sequence[str]) -> list[str]:
+    """Whose each file is; folders that wrap everything are left out, unless they are all that names a student."""
+    depth = 0
+    while len(paths) > 1 and all(len(path.parts) > depth + 1 for path in paths) and len(
+            {path.parts[depth] for path in paths}) == 1:
+        depth += 1
+    inner = [student_of(PurePosixPath(*path.parts[depth:]), "", notebooks) for path in paths]
+    return inner if all(inner) else [student_of(path, wrapper, notebooks) for path in paths]
 
 
 def student_of(path: PurePosixPath, wrapper: str, notebooks: Sequence[str]) -> str:
