@@ -26,6 +26,7 @@ test: lint
 
 exercises: .venv/installed
 	@$(PY) tools/release.py
+	@$(PY) tools/tables.py
 
 long: lint
 	@echo "==> every test, larger settings"

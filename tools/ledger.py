@@ -62,10 +62,10 @@ The value stands in the chapter, where the code computes it or a source is cited
 
 ## The article
 
-{table(["", "claim", "verdict", "chapter", "value"], [_shown(row) for row in found if row["row"][0] == "A"], left=5)}
+{table(["", "claim", "verdict, chapter, value"], [_shown(row) for row in found if row["row"][0] == "A"], left=3)}
 ## The notes on the book
 
-{table(["", "claim", "verdict", "chapter", "value"], [_shown(row) for row in found if row["row"][0] == "B"], left=5)}"""
+{table(["", "claim", "verdict, chapter, value"], [_shown(row) for row in found if row["row"][0] == "B"], left=3)}"""
 
 
 def _later(names: list[str]) -> str:
@@ -73,6 +73,7 @@ def _later(names: list[str]) -> str:
 
 
 def _shown(row: Mapping[str, str]) -> list[str]:
+    page = next((path.name for path in notebooks.chapters() if path.name[:2] == row["chapter"]), "")
     value = re.sub(r"(?<=\d) (?=\S+$)", "\u00a0", row["value"])
-    note = "; ".join(filter(None, (value, row["note"])))
-    return [row["row"], row["claim"], row["verdict"], row["chapter"], note]
+    settled = [row["verdict"], f"[{row['chapter']}](chapters/{page})" if page else "", value]
+    return [row["row"], row["claim"], "<br>".join(filter(None, (" · ".join(filter(None, settled)), row["note"])))]
