@@ -117,6 +117,7 @@ def test_left_out_errors_are_those_of_the_profile():
 
 
 def test_where_the_page_calls_the_strongest_peer_better_or_worse():
+    # peers.md and chapter 15 say so
     kept = {q: [pair for pair in found if not pair[0].rule] for q, found in page.pairs("aiconfigurator").items()}
     (tpot, own_tpot), (ttft, own_ttft), (rate, own_rate) = (
         page.compared(kept[q]) for q in ("tpot", "ttft", "throughput"))
