@@ -49,7 +49,8 @@ def choose(stage: Path, exercises: Path, limits: Limits, threads: int, wanted: S
             sandbox, why = probed(sandbox, exercises)
         if not why and (sandbox.protected or mechanism == "none"):
             return replace(sandbox, refused=tuple(refused))
-        refused.append(f"{mechanism}: {why or 'leaves open ' + '; '.join(sandbox.open)}")
+        hint = " (try chmod -R go-rwx exercises/source)" * (mechanism == "user" and not why)
+        refused.append(f"{mechanism}: {why or 'leaves open ' + '; '.join(sandbox.open)}{hint}")
     raise ValueError("no sandbox: " + " | ".join(refused))
 
 

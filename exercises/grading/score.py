@@ -100,19 +100,21 @@ def feedback(exercise: parts.Exercise, answers: Answers, run: runner.Run, stoppe
         return ["no answer cell was found"]
     if stopped:
         return [f"your code {REASONS.get(stopped, 'ends the kernel').format(**values)}; graded without this exercise"]
-    by_id = {cell["id"]: cell for cell in run.cells}
-    lines = []
-    answer = by_id.get(f"{exercise.grade_id}_answer", {})
-    if answer.get("outcome") == "timeout":
-        lines.append(f"your answer cell {REASONS['timeout'].format(**values)}")
-    elif answer.get("outcome") not in (None, "passed"):
-        lines.append("your answer cell raises " + ": ".join(answer["error"]))
-    for cell in exercise.cells.get("check", []):
-        lines += by_id.get(cell.id, {}).get("text", "").splitlines()
-    lines = [tidy(line, secret) for line in lines[:LINES]]
-    raised = {builtin_error(by_id[c.id]["error"][0]) for c in exercise.cells["hidden"] if c.id in by_id
-              and by_id[c.id]["outcome"] in ("raised", "timeout")}
-    return lines + [f"in a graded check your code raises {name}" for name in sorted(raised)]
+    slow = REASONS["timeout"].format(**values)
+    cells = {part: [cell for c in exercise.cells[part] for cell in run.cells if cell["id"] == c.id]
+             for part in ("answer", "check", "hidden")}
+    lines = [line for cell in cells["answer"] for line in trouble(cell, slow, ": ".join(cell["error"]))]
+    lines += [line for cell in cells["check"] for line in
+              [*cell["text"].splitlines(), *trouble(cell, slow, ": ".join(cell["error"]))]]
+    graded = {line for cell in cells["hidden"] for line in trouble(cell, slow, builtin_error(cell["error"][0]))}
+    return [tidy(line, secret) for line in lines[:LINES]] + [f"in a graded check {line}" for line in sorted(graded)]
+
+
+def trouble(cell: Mapping, slow: str, error: str) -> list[str]:
+    """A line about a cell that raised or was too slow; none about any other."""
+    if cell["outcome"] == "timeout":
+        return [f"your code {slow}"]
+    return [f"your code raises {error}"] if cell["outcome"] == "raised" else []
 
 
 def hidden_words(reference: Reference, answers: Answers) -> set[str]:
