@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import stat
+import time
 import warnings
 import zipfile
 
@@ -11,7 +12,7 @@ import bench_grader
 import grade
 import nbformat
 import pytest
-from grading import match, parts, reference, report, score, submissions
+from grading import batch, match, parts, reference, report, score, submissions
 from grading.sandbox import Limits
 from grading_toy import (
     LIMITS,
@@ -380,6 +381,48 @@ def test_a_made_up_exception_is_not_named():
     assert score.builtin_error("ValueError") == "ValueError"
     assert score.builtin_error("print(cubes(58))") == "an exception of its own"
     assert score.builtin_error("print") == "an exception of its own"
+
+
+@pytest.mark.parametrize("text", ["\n", "#", "# ", " \n", "-", "%\n", "x = "])
+def test_no_cell_keeps_the_grader_busy(ref, text):
+    def seconds(count):
+        nb = submission({"99.1": text * count})
+        nb.cells.append(nbformat.v4.new_markdown_cell(text * count))
+        parsed, start = submissions.parse(json.dumps(nb).encode()), time.perf_counter()
+        match.match(ref, parsed, "ada")
+        return time.perf_counter() - start
+
+    assert min(seconds(20_000) for _ in range(3)) < 10 * min(seconds(4_000) for _ in range(3))    # 25 if quadratic
+
+
+def test_one_student_cannot_fill_the_graders_memory(tmp_path):
+    large = b"{" + b" " * (submissions.FILE_BYTES - 2) + b"}"
+    entries = [(f"mallory/{number}.ipynb", large) for number in range(8)]
+    entries += [(f"small/{number:04d}.ipynb", b"{}") for number in range(1_200)]
+    found = submissions.find(write_zip(tmp_path / "all.zip", [*entries, ("ada/99_toy.ipynb", TEXT)]), [NAME])
+    held = {student: sum(len(s.data) for s in found if s.student == student) for student in ("mallory", "ada")}
+    assert held["mallory"] <= submissions.STUDENT_BYTES + submissions.FILE_BYTES and held["ada"] == len(TEXT)
+    assert found[-1].problem == "more than 64 MB of one student"
+
+
+def test_other_files_of_a_repository_do_not_count(tmp_path):
+    folder = tmp_path / "in" / "toy-ada"
+    for name in ("exercises", "chapters", "exercises/source", ".git"):
+        write_all(folder / name, {NAME: submission(SOLUTIONS if name == "exercises" else {}, "toy-ada")})
+    write_all(tmp_path / "in" / "toy-bob", {NAME: submission({}, "toy-bob")})
+    (folder / "data").mkdir()
+    for number in range(21_000):
+        (folder / "data" / str(number)).touch()
+    tasks = [task for s in submissions.find(tmp_path / "in", [NAME]) for task in batch.sort(s, [NAME], None)]
+    assert [task.submission.place for task in batch.unique(tasks)] == [
+        "toy-ada/exercises/99_toy.ipynb", "toy-bob/99_toy.ipynb"]
+
+
+def test_names_that_terminals_and_file_systems_take_amiss(tmp_path):
+    path = write_zip(tmp_path / "all.zip", [("ada\nbob: 7 of 7.ipynb", TEXT), ("Jose\u0301.ipynb", TEXT)])
+    assert {s.student for s in submissions.find(path, [NAME])} == {"ada?bob: 7 of 7", "José"}
+    report.save(tmp_path, {"student": "\U00020000" * 63, "notebook": NAME, "status": "not graded", "problem": "x"})
+    assert len(report.kept(tmp_path)) == 1
 
 
 def test_a_reference_that_was_not_run_is_refused(ref):

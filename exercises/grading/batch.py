@@ -88,15 +88,17 @@ def sort(submission: Submission, known: Sequence[str], only: str | None) -> Iter
 
 
 def unique(tasks: list[Task]) -> Iterator[Task]:
-    """One task for each student and notebook: the file that has the notebook's own name, else none of them."""
+    """One task for each student and notebook: the only file, or the only one of that name, or in `exercises`."""
     groups: dict[tuple[str, str], list[Task]] = {}
     for task in tasks:
         groups.setdefault((report.safe(task.submission.student), task.notebook), []).append(task)
     for group in groups.values():
         good = [task for task in group if task.parsed] or group[:1]
         exact = [task for task in good if Path(task.submission.place).stem == task.notebook]
-        if len(good) == 1 or len(exact) == 1:
-            yield (exact or good)[0]
+        at_home = [task for task in exact if Path(task.submission.place).parent.name == "exercises"]
+        only = next((tasks for tasks in (good, exact, at_home) if len(tasks) == 1), None)
+        if only:
+            yield only[0]
         else:
             places = ", ".join(task.submission.place for task in good[:4])
             yield Task(submission=good[0].submission, notebook=good[0].notebook, parsed=None,

@@ -10,7 +10,7 @@ from grading import parts
 from grading.reference import Reference
 from grading.submissions import Cell, Notebook
 
-SECTION = re.compile(r"#+\s*(\d\d\.\d+)\b")
+SECTION = re.compile(r"#{1,6}[ \t]*(\d\d\.\d+)\b")
 STUDENT = re.compile(r"""(?m)^STUDENT\s*=\s*(["'])(.*?)\1""")
 ANSWER_ID = re.compile(r"(ex\d\d_\d+)_answer")
 
@@ -31,7 +31,7 @@ def plain(source: str) -> str:
 def tree(source: str) -> ast.Module:
     """The syntax tree of a cell, without IPython's % and ! lines; an empty one when it has none."""
     try:
-        return ast.parse(re.sub(r"(?m)^\s*[%!].*$", "", source))
+        return ast.parse(re.sub(r"(?m)^[ \t]*[%!].*$", "", source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ast.Module(body=[], type_ignores=[])
 

@@ -14,7 +14,7 @@ def safe(name: str) -> str:
     >>> safe("ada"), safe("../ada")
     ('ada', 'ada-60088279')
     """
-    plain = re.sub(r"[^\w.@+-]+", "", name).lstrip(".-")[:80]
+    plain = re.sub(r"[^\w.@+-]+", "", name).lstrip(".-").encode()[:80].decode(errors="ignore")
     return plain if plain == name else f"{plain or 'student'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 

@@ -8,8 +8,10 @@ import json
 import os
 import re
 import stat
+import unicodedata
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +22,7 @@ import nbformat
 FILE_BYTES = 20 << 20
 CELL_CHARS = 200_000
 MAX_CELLS = 5_000
-MAX_FILES = 20_000
+STUDENT_BYTES, LEAST_BYTES = 64 << 20, 64 << 10     # all files of a student, and what each counts at least
 HIDDEN = ("__MACOSX",)
 
 
@@ -67,8 +69,12 @@ def find(path: Path, notebooks: Sequence[str]) -> list[Submission]:
         raise ValueError(f"{path} is neither a folder nor a zip of submissions")
     entries.sort(key=lambda entry: str(entry[0]))
     students = _students([at for at, _, _ in entries], path.stem, notebooks)
-    return [_read(text_only(str(at)), text_only(student), problem, read)
-            for (at, problem, read), student in zip(entries, students, strict=True)]
+    found, used = [], Counter[str]()
+    for (at, problem, read), student in zip(entries, students, strict=True):
+        too_much = f"more than {STUDENT_BYTES >> 20} MB of one student" * (used[student] > STUDENT_BYTES)
+        found.append(_read(printable(str(at)), printable(student), problem or too_much, read))
+        used[student] += max(len(found[-1].data), LEAST_BYTES)
+    return found
 
 
 def _students(paths: Sequence[PurePosixPath], wrapper: str, notebooks: Sequence[str]) -> list[str]:
@@ -114,13 +120,10 @@ def _wanted(path: PurePosixPath) -> bool:
 
 
 def _in_folder(folder: Path) -> Iterator[Entry]:
-    count = 0
     for at, _, names in os.walk(folder):    # does not follow links
         for name in names:
-            path, count = Path(at, name), count + 1
+            path = Path(at, name)
             relative = PurePosixPath(path.relative_to(folder).as_posix())
-            if count > MAX_FILES:
-                raise ValueError(f"{folder} holds more than {MAX_FILES:,} files")
             if _wanted(relative):
                 yield relative, _file_problem(path), partial(_read_file, path)
 
@@ -141,8 +144,6 @@ def _read_file(path: Path) -> bytes:
 
 def _in_zip(path: Path) -> Iterator[Entry]:
     archive = zipfile.ZipFile(path)
-    if len(archive.infolist()) > MAX_FILES:
-        raise ValueError(f"{path} holds more than {MAX_FILES:,} files")
     seen: set[str] = set()
     for info in archive.infolist():
         at = PurePosixPath(info.filename)
@@ -167,8 +168,17 @@ def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
         return file.read(FILE_BYTES + 1)     # stops there, whatever size the entry claims
 
 
+def printable(text: str) -> str:
+    """A name as one line, composed as keyboards write it; whatever cannot be printed becomes a question mark.
+
+    >>> printable("ada\\n\\x1b[31m.ipynb"), printable("Jose\\u0301")
+    ('ada??[31m.ipynb', 'José')
+    """
+    return "".join(c if c.isprintable() else "?" for c in unicodedata.normalize("NFC", text))
+
+
 def text_only(text: str) -> str:
-    """A text that can be written: half characters, which JSON and file names may hold, become question marks."""
+    """A text that can be written: half characters, which JSON may hold, become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
