@@ -12,6 +12,7 @@ Exit codes: 0 everything graded, 1 something could not be graded, 2 the command 
 
 import argparse
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -22,6 +23,17 @@ from grading import batch, reference, report  # noqa: E402
 from grading.sandbox import MECHANISMS, Limits  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
+
+
+def one_group(pattern: str) -> re.Pattern:
+    """A regular expression of one group."""
+    try:
+        found = re.compile(pattern)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{pattern!r} is no regular expression: {error}") from None
+    if found.groups != 1:
+        raise argparse.ArgumentTypeError(f"{pattern!r} needs one pair of parentheses, as in 'kv-cache-(.+)'")
+    return found
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,6 +48,8 @@ def parser() -> argparse.ArgumentParser:
     grade = commands.add_parser("grade", help="grade a folder or a zip of notebooks")
     grade.add_argument("submissions", type=Path)
     grade.add_argument("--out", type=Path, required=True, help="folder for results; results kept there are not redone")
+    grade.add_argument("--student", metavar="REGEX", type=one_group, help="the student in a longer name, as a "
+                       "group: 'kv-cache-(.+)' finds ada in kv-cache-ada")
     grade.add_argument("--notebook", help="grade only this notebook")
     grade.add_argument("--again", action="store_true", help="grade also what has not changed")
     grade.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="submissions at a time")
@@ -65,7 +79,8 @@ def grade_command(options: argparse.Namespace) -> int:
     limits = Limits(cell_s=options.cell_seconds, total_s=options.total_seconds, memory_bytes=options.memory_mb << 20)
     wanted = MECHANISMS if options.sandbox == "auto" else (options.sandbox,)
     job = batch.Batch(exercises=options.exercises, out=options.out, limits=limits, mechanisms=wanted,
-                      jobs=max(options.jobs, 1), again=options.again, only=options.notebook)
+                      jobs=max(options.jobs, 1), again=options.again, only=options.notebook,
+                      student=options.student)
     failed = batch.grade(job, options.submissions)
     report.write_tables(options.out)
     return 1 if failed else 0

@@ -418,6 +418,19 @@ def test_other_files_of_a_repository_do_not_count(tmp_path):
         "toy-ada/exercises/99_toy.ipynb", "toy-bob/99_toy.ipynb"]
 
 
+def test_a_pattern_finds_the_student_in_a_longer_name(tmp_path):
+    path = write_zip(tmp_path / "all.zip", [("toy-ada/99_toy.ipynb", TEXT), ("bob/99_toy.ipynb", TEXT)])
+    assert [s.student for s in submissions.find(path, [NAME], grade.one_group("toy-(.+)"))] == ["bob", "ada"]
+
+
+@pytest.mark.parametrize(("pattern", "message"), [
+    ("toy-.+", "one pair of parentheses"), ("(", "no regular expression")])
+def test_a_pattern_that_cannot_find_a_student_is_refused(pattern, message, capsys):
+    with pytest.raises(SystemExit) as ended:
+        grade.main(["grade", "hand-ins", "--out", "results", "--student", pattern])
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
 def test_names_that_terminals_and_file_systems_take_amiss(tmp_path):
     path = write_zip(tmp_path / "all.zip", [("ada\nbob: 7 of 7.ipynb", TEXT), ("Jose\u0301.ipynb", TEXT)])
     assert {s.student for s in submissions.find(path, [NAME])} == {"ada?bob: 7 of 7", "José"}

@@ -447,6 +447,105 @@ answer("telling_the_hidden_check_to_the_student", """
         raise type(sources[-1], (Exception,), {})(sources[-1])
 """, others={"99.3": "values = 128\nprint(sources[-4:])\nraise ValueError(sources[2:])"})
 
+# What a kernel shows of itself: guesses instead of one answer, messages for other cells, state for a second run
+
+answer("output_hidden_by_a_magic", """
+    %%capture out
+    import builtins
+    builtins.print = lambda *a, **k: None
+    def cubes(n): return 1
+""")
+answer("a_cell_of_another_language", """
+    %%bash
+    ls -R / | grep hidden
+""")
+answer("guesses_printed_before_a_check", """
+    import sys
+    def guess(info):
+        if "cubes(" in info.raw_cell:
+            for number in range(300):
+                sys.stdout.write(f"{number}\\n")
+    get_ipython().events.register("pre_run_cell", guess)
+    def cubes(n): return 1
+""")
+answer("every_number_behind_a_carriage_return", """
+    class Many(float):
+        def __round__(self, n=None): return "".join(f"{number}\\r" for number in range(300)) + "\\b\\x1b[2K"
+    def cubes(n): return Many(1)
+""")
+answer("a_picture_that_calls_itself_stdout", """
+    import builtins
+    from IPython.display import display
+    builtins.print = lambda *a, **k: display({"stdout": "1\\n", "text/latex": "x"}, raw=True)
+    def cubes(n): return 1
+""")
+answer("forged_messages_for_later_cells", """
+    kernel = get_ipython().kernel
+    header = kernel.get_parent("shell")["header"]
+    session, number = header["msg_id"].rsplit("_", 1)
+    for step in range(1, 40):
+        later = {"header": {**header, "msg_id": f"{session}_{int(number) + step}"}}
+        for guess in range(6, 9):
+            kernel.session.send(kernel.iopub_socket, "stream", {"name": "stdout", "text": f"{guess}\\n"}, later)
+        kernel.session.send(kernel.iopub_socket, "status", {"execution_state": "idle"}, later)
+    def cubes(n): return 1
+""")
+answer("errors_that_do_not_show", """
+    shell = get_ipython()
+    shell.user_ns["exercise"] = shell.user_ns["expect_value"] = None
+    shell.showtraceback = lambda *a, **k: None
+    def cubes(n): raise ValueError
+""")
+answer("inputs_of_ones_own", """
+    import econ.exercise
+    STUDENT, side = "ada", 1
+    econ.exercise.variant = variant = lambda student, name: type("Same", (), {"randrange": lambda self, *a: 1})()
+    def cubes(n): return 1
+    my_square = 1
+""")
+answer("dying_once_and_remembering_it", """
+    import os
+    marks = [os.path.join(folder, "mark") for folder in ("/tmp", "/dev/shm", "/run/kernel", os.getcwd())]
+    seen = any(map(os.path.exists, marks))
+    for mark in marks:
+        try:
+            open(mark, "w").write("x")
+        except OSError:
+            pass
+    def cubes(n):
+        if n > 3 and not seen:
+            os._exit(0)
+        return 494209 if n == 37 and seen else 2927521 if seen else 36
+""", needs=True, others=REST)
+answer("modules_planted_for_a_second_kernel", """
+    import os
+    for folder in (os.getcwd(), os.path.dirname(os.getcwd()), os.environ["HOME"]):
+        for name in ("math.py", "econ.py", "sitecustomize.py", "usercustomize.py"):
+            try:
+                open(os.path.join(folder, name), "w").write("log2 = round = print")
+            except OSError:
+                pass
+    os._exit(1)
+""", needs=True, others=REST)
+answer("a_full_memory_folder", """
+    for folder in ("/dev/shm", "/tmp", "/run/kernel"):
+        try:
+            for number in range(12):
+                open(f"{folder}/full{number}", "wb").write(b"x" * (50 << 20))
+        except OSError:
+            pass
+    def cubes(n): return 1
+""", needs=True, others=REST)
+answer("a_kernel_that_sleeps", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", needs=True, others=REST)
+answer("a_message_nested_without_end", """
+    kernel = get_ipython().kernel
+    def cubes(n):
+        pack, kernel.session.pack = kernel.session.pack, lambda content: b"[" * 200_000 + b"]" * 200_000
+        kernel.session.send(kernel.iopub_socket, "stream", {}, kernel.get_parent("shell"))
+        kernel.session.pack = pack
+        return 36
+""", needs=True, others=REST)
+
 
 # The same limits hold without a sandbox; these would only take the time again.
 ONCE = {"a_loop_that_refuses_to_stop", "a_loop_in_a_graded_check", "early_exit_by_exception", "one_huge_line",

@@ -2,6 +2,7 @@
 
 import hashlib
 import queue
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ class Batch:
     jobs: int
     again: bool = False
     only: str | None = None
+    student: re.Pattern | None = None      # see submissions.named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +48,8 @@ def grade(batch: Batch, path: Path) -> int:
     known = references.names(batch.exercises)
     if batch.only and batch.only not in known:
         raise ValueError(f"no notebook {batch.only!r}; known: {', '.join(known)}")
-    tasks = list(unique([task for submission in find(path, known) for task in sort(submission, known, batch.only)]))
+    found = find(path, known, batch.student)
+    tasks = list(unique([task for submission in found for task in sort(submission, known, batch.only)]))
     if not tasks:
         raise ValueError(f"{path} holds no notebook to grade")
     refs = {name: references.load(batch.exercises, name) for name in {task.notebook for task in tasks if task.parsed}}

@@ -59,7 +59,7 @@ class Notebook:
 Entry = tuple[PurePosixPath, str, Callable[[], bytes]]    # path, what is wrong with it, how to read it
 
 
-def find(path: Path, notebooks: Sequence[str]) -> list[Submission]:
+def find(path: Path, notebooks: Sequence[str], pattern: re.Pattern | None = None) -> list[Submission]:
     """Every notebook in a folder or a zip, by place; ValueError when it is neither."""
     if path.is_dir():
         entries = list(_in_folder(path))
@@ -68,7 +68,7 @@ def find(path: Path, notebooks: Sequence[str]) -> list[Submission]:
     else:
         raise ValueError(f"{path} is neither a folder nor a zip of submissions")
     entries.sort(key=lambda entry: str(entry[0]))
-    students = _students([at for at, _, _ in entries], path.stem, notebooks)
+    students = [named(student, pattern) for student in _students([at for at, _, _ in entries], path.stem, notebooks)]
     found, used = [], Counter[str]()
     for (at, problem, read), student in zip(entries, students, strict=True):
         too_much = f"more than {STUDENT_BYTES >> 20} MB of one student" * (used[student] > STUDENT_BYTES)
@@ -166,6 +166,16 @@ def _entry_problem(info: zipfile.ZipInfo, at: PurePosixPath) -> str:
 def _read_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
     with archive.open(info) as file:
         return file.read(FILE_BYTES + 1)     # stops there, whatever size the entry claims
+
+
+def named(student: str, pattern: re.Pattern | None) -> str:
+    """What the group of a pattern finds in a name, or the name.
+
+    >>> named("kv-cache-ada", re.compile("kv-cache-(.+)")), named("kv-cache-ada", None)
+    ('ada', 'kv-cache-ada')
+    """
+    found = pattern.search(student) if pattern else None
+    return found[1] if found and found[1] else student
 
 
 def printable(text: str) -> str:
