@@ -193,5 +193,5 @@ def protection(course: Path) -> str:
     wanted = [os.environ["SANDBOX"]] if "SANDBOX" in os.environ else MECHANISMS
     with tempfile.TemporaryDirectory(prefix="grade-") as stage:
         choose.prepare(Path(stage))
-        found = choose.choose(Path(stage), course, LIMITS, 1, wanted)
+        found = choose.choose(Path(stage), [course / "source"], LIMITS, 1, wanted)
     return found.mechanism if found.protected else ""

@@ -12,7 +12,7 @@ import bench_grader
 import grade
 import nbformat
 import pytest
-from grading import batch, match, parts, reference, report, score, submissions
+from grading import batch, match, parts, probe, reference, report, score, submissions
 from grading.sandbox import Limits
 from grading_toy import (
     LIMITS,
@@ -416,6 +416,14 @@ def test_other_files_of_a_repository_do_not_count(tmp_path):
     tasks = [task for s in submissions.find(tmp_path / "in", [NAME]) for task in batch.sort(s, [NAME], None)]
     assert [task.submission.place for task in batch.unique(tasks)] == [
         "toy-ada/exercises/99_toy.ipynb", "toy-bob/99_toy.ipynb"]
+
+
+def test_the_probe_sees_a_file_and_a_folder_that_can_be_read(tmp_path):
+    (tmp_path / "empty" / "folder").mkdir(parents=True)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "all.zip").touch()
+    found = [probe.reads(str(tmp_path / name)) for name in ("full", "full/all.zip", "empty", "none")]
+    assert found == [True, True, False, False]
 
 
 def test_a_pattern_finds_the_student_in_a_longer_name(tmp_path):

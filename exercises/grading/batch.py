@@ -55,7 +55,7 @@ def grade(batch: Batch, path: Path) -> int:
     refs = {name: references.load(batch.exercises, name) for name in {task.notebook for task in tasks if task.parsed}}
     fresh = [task for task in tasks if batch.again or not done_before(batch, task, refs)]
     start, failed = time.monotonic(), 0
-    for number, result in enumerate(run_all(batch, fresh, refs), start=1):
+    for number, result in enumerate(run_all(batch, path, fresh, refs), start=1):
         report.save(batch.out, result)
         failed += result["status"] != "graded"
         print(f"[{number}/{len(fresh)}] {line(result)}", flush=True)
@@ -114,7 +114,7 @@ def key(task: Task, reference: Reference) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def run_all(batch: Batch, tasks: list[Task], refs: dict[str, Reference]) -> Iterator[dict]:
+def run_all(batch: Batch, path: Path, tasks: list[Task], refs: dict[str, Reference]) -> Iterator[dict]:
     """The results of some tasks, in the order in which they are ready."""
     stage = Path(tempfile.mkdtemp(prefix="grade-"))
     try:
@@ -122,7 +122,8 @@ def run_all(batch: Batch, tasks: list[Task], refs: dict[str, Reference]) -> Iter
         if any(task.parsed for task in tasks):
             choose.prepare(stage)
             threads = max((choose.cores()) // batch.jobs, 1)
-            sandbox = choose.choose(stage, batch.exercises, batch.limits, threads, batch.mechanisms)
+            secret = [batch.exercises / "source", batch.exercises.parent / "solutions", path]
+            sandbox = choose.choose(stage, secret, batch.limits, threads, batch.mechanisms)
             print(f"sandbox: {sandbox.describe()}")
             print("".join(f"  not {reason}\n" for reason in sandbox.refused * (not sandbox.protected)), end="")
         own = own_numbers(batch, tasks, refs)

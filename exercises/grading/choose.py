@@ -39,17 +39,21 @@ def prepare(stage: Path) -> None:
     (secret / "reference").write_text("secret")
 
 
-def choose(stage: Path, exercises: Path, limits: Limits, threads: int, wanted: Sequence[str] = MECHANISMS) -> Sandbox:
-    """The first of the wanted mechanisms that works and protects; the last resort is `none`, without protection."""
+def choose(stage: Path, secret: Sequence[Path], limits: Limits, threads: int,
+           wanted: Sequence[str] = MECHANISMS) -> Sandbox:
+    """The first of the wanted mechanisms that works and protects; the last resort is `none`, without protection.
+
+    A mechanism protects when its probe can read none of the files at or below the `secret` paths.
+    """
     refused: list[str] = []
     for mechanism in wanted:
         why = missing(mechanism)
         sandbox = Sandbox(mechanism=mechanism, stage=stage, limits=limits, threads=threads)
         if not why:
-            sandbox, why = probed(sandbox, exercises)
+            sandbox, why = probed(sandbox, secret)
         if not why and (sandbox.protected or mechanism == "none"):
             return replace(sandbox, refused=tuple(refused))
-        hint = " (try chmod -R go-rwx exercises/source)" * (mechanism == "user" and not why)
+        hint = " (try chmod -R go-rwx on sources, solutions and submissions)" * (mechanism == "user" and not why)
         refused.append(f"{mechanism}: {why or 'leaves open ' + '; '.join(sandbox.open)}{hint}")
     raise ValueError("no sandbox: " + " | ".join(refused))
 
@@ -66,11 +70,11 @@ def missing(mechanism: str) -> str:
     return ""
 
 
-def probed(sandbox: Sandbox, exercises: Path) -> tuple[Sandbox, str]:
+def probed(sandbox: Sandbox, secret: Sequence[Path]) -> tuple[Sandbox, str]:
     """The sandbox with what its probe found open, or why it cannot be entered."""
     folder = sandbox.stage / f"probe-{sandbox.mechanism}"
     folder.mkdir(mode=0o711)
-    seen = {"secret": [str(sandbox.stage / "secret"), str(exercises / "source")], "process": os.getpid(),
+    seen = {"secret": [str(path.absolute()) for path in (sandbox.stage / "secret", *secret)], "process": os.getpid(),
             "started": start_time(os.getpid()), "packages": [os.path.dirname(ipykernel.__file__)]}
     code = (HERE / "probe.py").read_text(encoding="utf-8")
     command = sandbox.command(0, folder, "-c", code, json.dumps(seen))

@@ -9,9 +9,10 @@ import socket
 import sys
 
 
-def reads(folder: str) -> bool:
-    """True when any file below a folder can be read."""
-    return any(os.access(os.path.join(at, name), os.R_OK) for at, _, names in os.walk(folder) for name in names)
+def reads(path: str) -> bool:
+    """True when a file, or any file below a folder, can be read."""
+    files = (os.path.join(at, name) for at, _, names in os.walk(path) for name in names)
+    return any(os.access(file, os.R_OK) for file in ([path] if os.path.isfile(path) else files))
 
 
 def start_time(process: int) -> str:
