@@ -51,6 +51,7 @@ def parser() -> argparse.ArgumentParser:
     grade.add_argument("--student", metavar="REGEX", type=one_group, help="the student in a longer name, as a "
                        "group: 'kv-cache-(.+)' finds ada in kv-cache-ada")
     grade.add_argument("--notebook", help="grade only this notebook")
+    grade.add_argument("--points-only", action="store_true", help="feedback without any text from a student's code")
     grade.add_argument("--again", action="store_true", help="grade also what has not changed")
     grade.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="submissions at a time")
     grade.add_argument("--sandbox", choices=("auto", *MECHANISMS), default="auto")
@@ -80,7 +81,7 @@ def grade_command(options: argparse.Namespace) -> int:
     wanted = MECHANISMS if options.sandbox == "auto" else (options.sandbox,)
     job = batch.Batch(exercises=options.exercises, out=options.out, limits=limits, mechanisms=wanted,
                       jobs=max(options.jobs, 1), again=options.again, only=options.notebook,
-                      student=options.student)
+                      student=options.student, points_only=options.points_only)
     failed = batch.grade(job, options.submissions)
     report.write_tables(options.out)
     return 1 if failed else 0

@@ -418,6 +418,16 @@ def test_other_files_of_a_repository_do_not_count(tmp_path):
         "toy-ada/exercises/99_toy.ipynb", "toy-bob/99_toy.ipynb"]
 
 
+def test_feedback_with_points_only_has_no_text_of_a_students_code(tmp_path):
+    checks = {"ex99_1_hidden_1": {"points": 1, "max_points": 1}}
+    exercise = {"title": "Cubes", "points": 1, "max_points": 1, "checks": checks, "feedback": ["c.u.b.e.s.(.3.7.)"]}
+    result = {"student": "ada", "notebook": NAME, "status": "graded", "points": 1, "max_points": 1, "notes": [],
+              "exercises": {"99.1": exercise}}
+    whole, points = report.feedback(result), report.feedback(result, points_only=True)
+    assert "c.u.b" in whole and "c.u.b" not in points
+    assert "1 of 1 graded checks right" in points
+
+
 def test_the_probe_sees_a_file_and_a_folder_that_can_be_read(tmp_path):
     (tmp_path / "empty" / "folder").mkdir(parents=True)
     (tmp_path / "full").mkdir()

@@ -31,6 +31,7 @@ class Batch:
     again: bool = False
     only: str | None = None
     student: re.Pattern | None = None      # see submissions.named
+    points_only: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ def grade(batch: Batch, path: Path) -> int:
     fresh = [task for task in tasks if batch.again or not done_before(batch, task, refs)]
     start, failed = time.monotonic(), 0
     for number, result in enumerate(run_all(batch, path, fresh, refs), start=1):
-        report.save(batch.out, result)
+        report.save(batch.out, result, batch.points_only)
         failed += result["status"] != "graded"
         print(f"[{number}/{len(fresh)}] {line(result)}", flush=True)
     if fresh:

@@ -31,7 +31,7 @@ def load(path: Path) -> dict:
         return {}
 
 
-def save(out: Path, result: dict) -> None:
+def save(out: Path, result: dict, points_only: bool = False) -> None:
     """Keep a result and write the student's feedback."""
     path = result_path(out, result["notebook"], result["student"])
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def save(out: Path, result: dict) -> None:
     part.replace(path)
     page = out / "feedback" / (result["notebook"] or "unknown") / f"{safe(result['student'])}.md"
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(feedback(result), encoding="utf-8")
+    page.write_text(feedback(result, points_only), encoding="utf-8")
 
 
 def kept(out: Path) -> list[dict]:
@@ -48,8 +48,8 @@ def kept(out: Path) -> list[dict]:
     return [result for path in sorted((out / "json").glob("*/*.json")) if (result := load(path))]
 
 
-def feedback(result: dict) -> str:
-    """The page for one student."""
+def feedback(result: dict, points_only: bool = False) -> str:
+    """The page for one student, perhaps without what the student's code printed."""
     lines = [f"# {result['notebook'] or 'Your notebook'}: {result['student']}", ""]
     if result["status"] != "graded":
         return "\n".join([*lines, f"Not graded: {result['problem']}.", ""])
@@ -58,7 +58,8 @@ def feedback(result: dict) -> str:
         right = sum(check["points"] == check["max_points"] for check in exercise["checks"].values())
         lines += [f"## {name} · {exercise['title']}: {exercise['points']} of {exercise['max_points']} points", "",
                   f"{right} of {len(exercise['checks'])} graded checks right.", ""]
-        lines += [*(f"    {line}" for line in exercise["feedback"]), ""] if exercise["feedback"] else []
+        shown = [] if points_only else exercise["feedback"]
+        lines += [*(f"    {line}" for line in shown), ""] if shown else []
     if result["notes"]:
         lines += ["## Notes", "", *(f"- {note}" for note in result["notes"]), ""]
     return "\n".join(lines)
