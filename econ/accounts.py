@@ -96,7 +96,7 @@ def count_cache(draft: Draft, s: Subject) -> None:
     each = _each(draft, s)
     if each is None:
         if tokens and pool:
-            draft.notes.append(f"{pool / tokens:,.10g} B of cache a token on each GPU: pool / tokens")
+            draft.notes.append(f"{pool / tokens:,.0f} B of cache a token on each GPU: pool / tokens")
         return
     if tokens and pool:
         _balance(draft, s, pool, tokens, each)
@@ -205,7 +205,9 @@ def _request(draft: Draft, s: Subject, held: float, each: float) -> None:
     draft.notes.append(f"{times:.2f} requests of {int(longest):,} tokens fit at once{full}; of shorter ones, more")
     printed = facts.get("max_concurrency")
     if printed and abs(printed / times - 1) > 0.02:
-        draft.notes.append(f"the engine prints {printed:g}x: it counts window or recurrent layers once, not in full")
+        uneven = s.model and (s.model.state_bytes() or any(a.window for a, _ in s.model.attention_kinds))
+        why = "it counts window or recurrent layers once, not in full" if uneven else "its lines do not agree"
+        draft.notes.append(f"the engine prints {printed:g}x: {why}")
 
 
 def budget(draft: Draft, s: Subject) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from .parallel import collectives
 from .precision import GGUF
+from .roofline import FASTEST
 from .subject import Subject
 from .work import forward
 
@@ -19,7 +20,10 @@ LAYER_S, COLLECTIVE_S, EXPERT_S, SEQUENCE_S = 30e-6, 20e-6, 7e-6, 7e-6  # allowe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """The terms of one pass at full rates, and the time beyond which it is slow. Seconds."""
+    """The terms of one pass at full rates, and the time beyond which it is slow. Seconds.
+
+    No time is slow (`slow_s` is infinite) for a prompt on a GPU whose FLOP/s are not known.
+    """
 
     weight_s: float
     kv_s: float
@@ -46,6 +50,8 @@ def floor(s: Subject, batch, new_tokens, context) -> Floor:
     compute_s = sum(n / (g.peaks.get(rate) or wide) for w in works for rate, n in w.flops_by_rate.items())
     found = Floor(weight_s=weight_s, kv_s=kv_s, compute_s=compute_s, slow_s=0.0)
     slow_s = found.time_s / share + starting_s(s, batch, new_tokens)
+    if new_tokens > 1 and wide >= FASTEST:
+        slow_s = math.inf
     return Floor(weight_s=weight_s, kv_s=kv_s, compute_s=compute_s, slow_s=slow_s, share=share)
 
 

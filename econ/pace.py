@@ -8,7 +8,7 @@ from .floors import Floor, floor, starting_s
 from .latency import Timed
 from .memory import kv_reserved_bytes_per_gpu, weight_bytes_per_gpu
 from .precision import GGUF
-from .profiles import load_profile
+from .profiles import llama_cpp, load_profile
 from .subject import Subject
 from .units import fmt
 
@@ -48,6 +48,8 @@ def judge(draft: Draft, s: Subject, runs: list[dict]) -> None:
             _load(draft, s, run)
         else:
             _pass(draft, s, run)
+    if any("not judged" in note for note in draft.notes) and not draft.phases:
+        draft.lacks("FLOP/s of the GPU")
 
 
 def _possible(run: dict) -> bool:
@@ -75,7 +77,8 @@ def _pass(draft: Draft, s: Subject, run: dict) -> None:
 
 def _predict(draft: Draft, s: Subject, batch, context) -> None:
     """What the profile fitted to published runs says of this step; nothing where it does not apply."""
-    profile = load_profile("llama.cpp" if draft.facts.get("engine") == "llama.cpp log" else "general")
+    assert s.model and s.accelerator
+    profile = load_profile(llama_cpp(s.accelerator.name) if "file_bytes" in draft.facts else "general")
     if s.weight_scale != 1 or s.kv_scale != 1:
         return
     try:
@@ -95,6 +98,9 @@ def _compare(draft: Draft, s: Subject, name: str, time_s: float, f: Floor) -> No
     share = f.time_s / time_s
     bound = "compute" if f.compute_s > f.weight_s + f.kv_s else "memory"
     verdict = "impossible" if share > FASTER else "slow" if time_s > f.slow_s else "normal"
+    if verdict == "normal" and f.slow_s == math.inf:
+        draft.notes.append(f"{name}: {seconds(time_s)}; not judged, as the GPU's FLOP/s are not known")
+        return
     said = f"{name}: {seconds(time_s)} against a floor of {seconds(f.time_s)}, {_percent(share)} of the {bound} bound"
     if verdict == "impossible" and time_s * FASTER >= f.weight_s + f.kv_s and _eight_bit(s):
         verdict = "normal"
@@ -119,6 +125,10 @@ def _eight_bit(s: Subject) -> bool:
     return s.weights in GGUF or s.weight_scale != 1
 
 
+def _count(rate: float) -> str:
+    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.3g}"
+
+
 def _percent(share: float) -> str:
     return f"{share:.1%}".replace("%", " %") if share < 10 else f"{share:,.0f} times"
 
@@ -133,7 +143,7 @@ def _slow_advice(draft: Draft, s: Subject, name: str) -> list[str]:
         advice.append(f"the model fits one GPU: {s.tp} replicas serve more than tp {s.tp}")
     if name.startswith("decode"):
         advice.append("CUDA graphs or a compiled step, and kernels that read these weights at full speed")
-    if not name.startswith("prefill"):
+    if not name.startswith(("prefill", "decode")):
         advice.append("a queue: look for a limit on running sequences, and count the requests that wait")
     return advice
 
@@ -170,8 +180,8 @@ def _load(draft: Draft, s: Subject, run: dict) -> None:
     if run.get("output_tokens_per_s"):
         rate = run["output_tokens_per_s"]
         draft.notes.append(
-            f"{rate:,.4g} tok/s of output, all requests together: {rate / run['concurrency']:,.3g} for each; with the "
-            f"input counted it would be {rate * (1 + prompt / output):,.4g}"
+            f"{_count(rate)} tok/s of output, all requests together: {_count(rate / run['concurrency'])} for each; "
+            f"with the input counted it would be {_count(rate * (1 + prompt / output))}"
         )
     if "ttft_s" in run:
         if running < 1.5:

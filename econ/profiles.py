@@ -15,6 +15,8 @@ from .names import DATA, nearest
 from .units import shown
 
 _SHARES = ("flop_frac", "weight_frac", "kv_frac", "link_frac", "expert_prefill_frac")
+_STACKED = ("a100", "a30", "h100", "h200", "h800", "h20", "gh200", "b200", "b300", "gb200", "gb300", "mi", "v100",
+            "p100", "gaudi", "tpu", "trainium")  # names of cards with stacked memory start so
 _AT_LEAST_0 = ("collective_s", "expert_s", "sequence_s", "step_s", "layer_s", "long_context_s", "first_token_steps",
                "burst_frac")
 
@@ -81,6 +83,16 @@ class Profile:
         """
         pairs = (("model", model.name, "models"), ("gpu", accelerator.name, "accelerators"))
         return [what for what, name, known in pairs if name not in self.fitted.get(known, ())]
+
+
+def llama_cpp(gpu: str) -> str:
+    """The name of the llama.cpp profile for a GPU: cards with stacked memory and Metal have constants of their own.
+
+    >>> llama_cpp("a100-sxm-80"), llama_cpp("apple-m2"), llama_cpp("rtx-4090")
+    ('llama.cpp/hbm', 'llama.cpp/metal', 'llama.cpp')
+    """
+    name = gpu.lower()
+    return "llama.cpp" + ("/metal" if name.startswith("apple") else "/hbm" if name.startswith(_STACKED) else "")
 
 
 IDEAL = Profile()

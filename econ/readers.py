@@ -113,6 +113,7 @@ _TIMED = re.compile(r"eval time {0,20}= {0,20}([\d.]{1,20}) ms / {0,20}(\d{1,9})
 # Command lines, whichever program they start.
 FLAGS = compiled(
     ("model", r"vllm serve ([^\s-]\S{0,200})\s", "text"),
+    ("model", r"Namespace\([^\n]{0,2000}?\bmodel='([^'\n]{1,200})'", "text"),
     ("model", r"--model(?:-path)?[ =]<word>", "text"),
     ("tp", r"--tensor-parallel-size[ =]<n>", "last"),
     ("tp", r"--tp(?:-size)?[ =]<n>", "last"),

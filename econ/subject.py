@@ -1,7 +1,7 @@
 """What a log is about: the model, its formats, the GPU and the degrees, as far as the text states them."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .config import load_model, models, read_config
@@ -58,6 +58,8 @@ def identify(draft: Draft, values: list) -> Subject:
     facts = draft.facts
     model, named = _model(draft, values)
     weights, weights_known, scale = _weights(draft, model, named)
+    if model and weights in (None, "mxfp4") and "file_bytes" in facts and _is_mxfp4(model):
+        model, weights = replace(model, dtype="q8_0"), None  # GGUF files keep in 8 bits what the checkpoint has in 16
     kv, kv_known, kv_scale = _cache(facts)
     degrees = {name: _degree(facts.get(name)) for name in DEGREES}
     if "tp" not in facts and "n_gpus" in facts and degrees["pp"] == degrees["dp"] == 1:
@@ -79,6 +81,10 @@ def identify(draft: Draft, values: list) -> Subject:
         kv_scale=kv_scale,
         **degrees,
     )
+
+
+def _is_mxfp4(model: Model) -> bool:
+    return model.published is not None and model.published.name == "mxfp4"
 
 
 def _degree(value) -> int:

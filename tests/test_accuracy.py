@@ -124,9 +124,36 @@ def test_a_floor_is_worse_than_the_profile():
 
 @pytest.mark.parametrize("given, name", [
     ("A100-SXM-80GB", "a100-sxm-80"), ("H100-SXM-80GB", "h100-sxm"), ("NVIDIA H200 141GB", "h200-sxm"),
-    ("B200-SXM", "b200"), ("H100 SXM5", "h100-sxm"), ("MI300X", "mi300x")])
+    ("B200-SXM", "b200"), ("H100 SXM5", "h100-sxm"), ("MI300X", "mi300x"), ("A100-SXM4-80GB", "a100-sxm-80"),
+    ("AMD Instinct MI300X", "mi300x"), ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-se")])
 def test_spellings_of_gpus(given, name):
     assert rows.accelerator_of(given, None, "tpot").name == name
+
+
+@pytest.mark.parametrize("key, given, said", [
+    ("n_gpus", "four", "'four'"), ("n_gpus", "", "n_gpus is blank"), ("gpu", "", "gpu is blank"),
+    ("model", "", "model is blank"), ("isl", "long", "isl"), ("osl", "", "osl")])
+def test_a_refusal_names_the_column(key, given, said):
+    reason = accuracy.predict({**next(r for r in LATENCY if r["metric"] == "tpot_ms"), key: given}).reason
+    assert said in reason and "\n" not in reason
+
+
+@pytest.mark.parametrize("text, status, said", [
+    ("", 2, "none of the columns"), ("gpu;n_gpus;model\na;b;c\n", 2, "separate them by commas"),
+    ("gpu,model,isl\nH100-SXM,Qwen3-32B,100\n", 0, "no column n_gpus")])
+def test_a_file_without_the_columns_is_said_to_be_one(tmp_path, capsys, text, status, said):
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    assert accuracy.main([str(tmp_path / "t.csv")]) == status
+    assert said in capsys.readouterr().err
+
+
+def test_spaces_and_line_ends_do_not_matter(tmp_path):
+    row = {k: v for k, v in next(r for r in LATENCY if r["metric"] == "tpot_ms").items() if "," not in v}
+    for number, (between, end) in enumerate([(",", "\n"), (", ", "\r\n"), (",", "\r")]):
+        path = tmp_path / f"{number}.csv"
+        path.write_bytes((between.join(row) + end + between.join(row.values()) + end).encode("utf-8-sig"))
+        assert accuracy.read(path) == [row]
 
 
 def test_a_gguf_format_without_a_recipe_is_priced_by_its_blocks():
@@ -164,6 +191,8 @@ def test_the_command(tmp_path, capsys):
     assert accuracy.main([str(source), "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"predictions", "errors"}
     assert accuracy.main([str(tmp_path / "none.csv")]) == 2
+    assert accuracy.main([str(source), "--out", str(tmp_path / "none" / "out.csv")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 2
 
 
 def test_a_profile_gives_its_interval_and_what_it_has_not_seen():

@@ -63,18 +63,23 @@ EXPECTED: dict[str, tuple] = {
     "llamacpp_too_fast": (L, "impossible", {"file_bytes": 4.58 * GIB}),
     "llamacpp_old_timings": (f"{L} and {N}", "normal", {"gpu": "rtx-3090", "file_type": "Q4_0"}),
     "llamacpp_q8_cache": (L, "normal", {"kv_dtype": "q8_0", "kv_pool_bytes": 544 * MIB}),
+    "llamacpp_metal": (L, "normal", {"gpu": "apple-m2-ultra", "file_type": "Q4_0"}),
+    "llamacpp_metal_prompt": (f"{L} and {N}", "incomplete", {"gpu": "apple-m2-ultra"}, "FLOP/s"),
     "llamacpp_unknown_model": (L, "incomplete", {"kv_pool_bytes": 3200 * MIB, "n_params_billion": 13.02}, "model"),
     "llamabench_markdown": ("llama-bench", "normal", {"model": "llama-2-7b", "gpu": "rtx-4090"}),
     "llamabench_no_gpu": ("llama-bench", "incomplete", {"file_bytes": 3.56 * GIB}, "GPU"),
     "llamabench_too_fast": ("llama-bench", "impossible", {"n_params_billion": 6.74}),
     "llamabench_old_depth": ("llama-bench", "normal", {"model": "llama-3.1-8b"}),
     "llamabench_cut": ("llama-bench", "normal", {"file_bytes": 3.56 * GIB}),
+    "llamabench_gptoss": ("llama-bench", "normal", {"model": "gpt-oss-20b", "gpu": "rtx-4090"}),
     "llamabench_csv": ("llama-bench", "slow", {"gpu": "a100-sxm-80", "file_bytes": 3_825_065_984}),
     "llamabench_csv_cut": ("llama-bench", "normal", {"gpu": "a100-sxm-80"}),
     "llamabench_json": ("llama-bench", "slow", {"gpu": "h100-sxm", "model": "llama-3.1-8b"}),
     "serve_text": (f"{B} and {N}", "normal", {**SERVED, "tpot_ms": 18.4, "ttft_ms": 310}),
     "serve_text_crlf_ansi": (f"{B} and {N}", "normal", {**SERVED, "tpot_ms": 18.4}),
     "serve_text_no_model": (B, "incomplete", {"output_tokens_per_s": 3261.15}, "model"),
+    "serve_namespace": (f"{B} and {N}", "normal", {**SERVED, "concurrency": 32, "completed": 500, "tpot_ms": 12.6,
+                                                   "output_tokens": 128_000}),
     "serve_text_slow": (f"{B} and {N}", "slow", {"tpot_ms": 155}),
     "serve_text_too_fast": (f"{B} and {N}", "impossible", {"tpot_ms": 1.9}),
     "serve_text_by_rate": (f"{B} and {N}", "normal", {"request_rate": 2, "requests_per_s": 2}),
@@ -357,6 +362,33 @@ def test_a_row_gets_its_verdict(row):
 def test_the_share_of_the_bound_is_the_one_the_answer_gives(id_, metric, share):
     (row,) = [row for row in JUDGED if (row["id"], row["metric"]) == (id_, metric)]
     assert explain(as_notes(row)).phases[0].roofline_frac == pytest.approx(share, abs=0.03)
+
+
+@core
+def test_files_of_gpt_oss_keep_the_rest_in_eight_bits():
+    """The file has 11.27 GiB; with all but the experts in 16 bits it would have 12.8."""
+    r = explain(snippet("llamabench_gptoss"))
+    assert abs(r.residuals[0].unnamed_frac) < 0.01 and "profile llama.cpp," in str(r).replace("\n  ", " ")
+
+
+@core
+def test_a_prompt_is_not_slow_where_the_gpu_has_no_known_flops():
+    r = explain(snippet("llamacpp_metal"))
+    assert [p.name for p in r.phases] == ["decode, batch 1"] and "not judged" in str(r)
+
+
+@core
+def test_one_slow_stream_waits_in_no_queue():
+    assert not any("queue" in one for one in explain(snippet("llamacpp_half_offloaded")).advice)
+
+
+@core
+def test_lines_that_do_not_agree_are_not_blamed_on_windows():
+    text = ("Initializing an LLM engine (v0.6.3) with config: model='meta-llama/Llama-3.1-8B-Instruct', "
+            "dtype=torch.bfloat16, max_seq_len=131072, kv_cache_dtype=auto,\n# GPU blocks: 278930, # CPU blocks: 2048\n"
+            "Maximum concurrency for 131072 tokens per request: 3.40x\n")
+    (note,) = [note for note in explain(text).notes if "engine prints" in note]
+    assert "do not agree" in note and "window" not in note
 
 
 @core

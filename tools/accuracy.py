@@ -10,6 +10,7 @@ source, engine and GPU. A bad row is refused with its reason; it stops nothing.
 
 import argparse
 import csv
+import io
 import json
 import statistics
 import sys
@@ -22,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import rows  # noqa: E402
 
 csv.field_size_limit(2**24)
+NEEDED = ("gpu", "n_gpus", "model", "batch_or_concurrency", "isl", "osl", "metric")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +62,18 @@ def read(path: Path) -> list[dict]:
     """The rows of a CSV file. Raises ValueError where it is none."""
     try:
         text = path.read_text(encoding="utf-8-sig", errors="replace").replace("\0", "")
-        return [dict(row) for row in csv.DictReader(text.splitlines())]
-    except (OSError, csv.Error) as error:
+        table = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
+        found = [dict(row) for row in table]
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from None
+    except csv.Error as error:
         raise ValueError(f"cannot read {path}: {error}") from None
+    lacking = [name for name in NEEDED if name not in (table.fieldnames or ())]
+    if len(lacking) == len(NEEDED):
+        raise ValueError(f"{path} has none of the columns {', '.join(NEEDED)}; separate them by commas, names first")
+    if lacking:
+        print(f"{path} has no column {', '.join(lacking)}: rows that need it are refused", file=sys.stderr)
+    return found
 
 
 def errors(pairs: list[tuple[dict, Prediction]]) -> dict:
@@ -135,8 +146,12 @@ def main(argv: list[str]) -> int:
         print(error, file=sys.stderr)
         return 2
     pairs = [(row, predict(row)) for row in table]
-    if args.out:
-        write(args.out, [p for _, p in pairs])
+    try:
+        if args.out:
+            write(args.out, [p for _, p in pairs])
+    except OSError as error:
+        print(f"cannot write {args.out}: {error.strerror}", file=sys.stderr)
+        return 2
     found = report(pairs)
     if args.json:
         print(json.dumps({"predictions": [asdict(p) for _, p in pairs], "errors": found}, indent=1))
@@ -144,6 +159,8 @@ def main(argv: list[str]) -> int:
         print(lines(found))
         refused = sorted({p.reason for _, p in pairs if p.reason})
         print("\n".join(["Refused because:", *refused[:40]]) if refused else "No row is refused.")
+        if not args.out:
+            print("The predictions: --out FILE writes them, --json prints them.")
     return 0
 
 

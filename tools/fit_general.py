@@ -43,7 +43,8 @@ START = replace(IDEAL, name="start", kv_frac=0.8, overlap=False, **dict(zip(JOIN
 FIRST = ("expert_prefill_frac", "burst_frac", *rows.SERVERS)
 FIRST_START = np.array([0.12, 0.1, 5.0, 15.0, 12.0])
 LOCAL_START = np.array([0.85, 0.5, 100e-6, 180e-6, 100e-6])  # weights, on HBM; a layer, under Metal; a hand-over
-SCHEMES = ("gpu", "model", "source", "gpu and model")
+SCHEMES = ("gpu", "model", "source", "gpu and model", "generation")
+GENERATIONS = {"hopper": ("h100", "h200", "h800", "h20", "gh200"), "blackwell": ("b200", "b300", "gb200", "gb300")}
 # Looked at and not all kept: the larger of compute and memory or their sum; the queue in or out of the time to the
 # first token, with the cache counted at full or at mean length; the hand-over between GPUs; GGUF's own formats; the
 # sequences of other pipeline groups; rows weighed by the cells they fill, equally, or all cells alike; the cache as a
@@ -64,7 +65,9 @@ class Known:
     @property
     def groups(self) -> dict[str, str]:
         d, host = self.q.deployment, self.series[0]
-        return {"gpu": d.accelerator.name, "model": d.model.name, "source": f"{host} {self.q.engine}"}
+        gpu = d.accelerator.name
+        generation = next((name for name, some in GENERATIONS.items() if gpu.startswith(some)), gpu)
+        return {"gpu": gpu, "model": d.model.name, "source": f"{host} {self.q.engine}", "generation": generation}
 
     @property
     def cell(self) -> tuple:

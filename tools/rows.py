@@ -19,6 +19,7 @@ from econ.config import _read_json, read_config  # noqa: E402
 from econ.hardware import Source  # noqa: E402
 from econ.names import DATA  # noqa: E402
 from econ.precision import Format  # noqa: E402
+from econ.profiles import llama_cpp  # noqa: E402
 
 PROFILE, LOCAL = "general", "llama.cpp"
 MAX_RUNNING = 2_048  # sequences a replica: the default limit of engines at maximum throughput
@@ -30,8 +31,6 @@ ENGINES = {"vllm": "vllm", "sglang": "sglang", "trt": "tensorrt-llm", "tensorrt"
            "llama.cpp": "llama.cpp", "llama-bench": "llama.cpp", "ollama": "llama.cpp", "exllama": "llama.cpp",
            "mlc": "llama.cpp"}  # the last two: single-user engines of the same kind
 SERVERS = ("vllm", "sglang", "tensorrt-llm")
-HBM = ("a100", "a30", "h100", "h200", "h800", "h20", "gh200", "b200", "b300", "gb200", "gb300", "mi", "v100", "p100",
-       "gaudi", "tpu", "trainium")  # names of cards with stacked memory start so
 WEIGHTS = {"f16": "fp16", "fp16": "fp16", "bf16": "bf16", "f32": "fp32", "fp32": "fp32", "fp8": "fp8", "int8": "int8",
            "int4": "int4", "int4-g32": "int4", "awq": "int4", "gptq": "int4", "nvfp4": "nvfp4", "fp4": "nvfp4",
            "mxfp4": "mxfp4", "q8_0": "q8_0", "q4_0": "q4_0", "q4_k_m": "q4_k_m"}
@@ -75,7 +74,10 @@ def question(row: dict) -> Question:
     engine, gpu = engine_of(row), _text(row, "gpu")
     n = whole(row, "n_gpus") or (1 if engine == LOCAL else None)
     if n is None:
-        raise Refused("n_gpus is blank: how many GPUs served this is not known")
+        given = _text(row, "n_gpus")
+        raise Refused(f"n_gpus is {repr(given[:40]) if given else 'blank'}: how many GPUs served this is not known")
+    if not gpu:
+        raise Refused("gpu is blank")
     tp, pp, dp, ep = degrees(row, engine, n)
     accelerator = accelerator_of(gpu, number(row, "device_bw_gbs"), kind)
     model = model_of(_text(row, "model"), _text(row, "weight_dtype"), engine)
@@ -151,8 +153,7 @@ def engine_of(row: dict) -> str:
 def profile_of(engine: str, gpu: str, tp: int) -> str:
     """The general profile, in an engine's variant; that of llama.cpp, by the kind of device, where layers are split."""
     if engine == LOCAL and tp == 1:
-        name = gpu.lower()
-        return LOCAL + ("/metal" if name.startswith("apple") else "/hbm" if name.startswith(HBM) else "")
+        return llama_cpp(gpu)
     return f"{PROFILE}/{engine}" if engine in SERVERS else PROFILE
 
 
@@ -186,10 +187,10 @@ def accelerator_of(name: str, bandwidth_gbs: float | None, kind: str):
 
 
 def spellings(name: str) -> list[str]:
-    """A GPU's name as given, then without "GB", the size, the form factor and the vendor, one after the other."""
+    """A GPU's name as given, then without the vendor, the socket's number, "GB", the size and the form factor."""
     found = [name]
-    for pattern, new in ((r"^(nvidia|amd|intel)[-_ ]+", ""), (r"(\d+)[-_ ]?gb\b", r"\1"), (r"[-_ ]\d{2,3}$", ""),
-                         (r"sxm\d", "sxm"), (r"[-_ ]sxm$", "")):
+    for pattern, new in ((r"^(nvidia|amd|intel)[-_ ]+", ""), (r"^(geforce|instinct|tesla)[-_ ]+", ""),
+                         (r"sxm\d", "sxm"), (r"(\d+)[-_ ]?gb\b", r"\1"), (r"[-_ ]\d{2,3}$", ""), (r"[-_ ]sxm$", "")):
         found.append(re.sub(pattern, new, found[-1], flags=re.I))
     return found
 
@@ -290,7 +291,7 @@ def lengths_of(row: dict, kind: str) -> tuple[float, float]:
     """Prompt and output tokens."""
     prompt, output = number(row, "isl"), number(row, "osl")
     if prompt is None or (output is None and kind != "prefill"):
-        raise Refused("isl or osl is blank or not a number")
+        raise Refused(f"{'isl' if prompt is None else 'osl'} is blank or not a number")
     output = output or 0
     if kind in ("throughput", "tpot", "ttft") and (prompt < 1 or output < 1):
         raise Refused(f"isl={prompt:g} and osl={output:g}: a served request has at least one token of each")

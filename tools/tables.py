@@ -93,7 +93,8 @@ def accuracy() -> str:
 def accuracy_page() -> str:
     """How far off the general profiles are, on what they were fitted to and on what they were not."""
     general, local = econ.load_profile("general"), econ.load_profile("llama.cpp")
-    counts, inside = general.fitted["rows"]["tpot"], general.fitted["coverage"]
+    counts, late = (general.fitted["rows"][kind] for kind in ("tpot", "ttft"))
+    inside = general.fitted["coverage"]
     seen = [share for shares in inside.values() for share in shares[:3]]
     held, unseen = f"{min(seen):.0f} to {max(seen):.0f} %", [shares[3] for shares in inside.values()]
     new_engine = f"{min(unseen):.0f} to {max(unseen):.0f} %"
@@ -114,16 +115,26 @@ Errors are |predicted / measured - 1| in percent, median / mean.
 *Its GPU* means that the constants were fitted without any row of the GPU that is predicted, and so on.
 
 {errors()}
-The interval holds 80 % of groups of model, GPU and engine, each group counting the same.
-Both the model and the GPU are left out for it.
-Of the rows of groups left out of the fit it holds {held}.
-Of llama.cpp it is that of the worse of GPU and model.
+*Its source and engine* leaves out every row of the engine; what the same publisher says of other engines stays.
+A GPU that is left out may have relatives in the fit: H100, H200 and GH200 share a chip.
+So all of Hopper was left out too, then all of B200, B300 and their Grace forms.
+Time per output token is then {errors_of(general, "tpot", "generation")} off.
+Throughput is {errors_of(general, "throughput", "generation")} off, the first token {errors_of(general, "ttft", "generation")}.
+
+The interval is where 80 % of the measured values lie, when neither model nor GPU was in the fit.
+Each combination of model, GPU, source and engine counts the same for it, however many rows it has.
+Of the single rows left out of the fit it holds {held}.
+For llama.cpp it comes from the rows with the GPU left out or with the model left out, whichever are further off.
 An engine that the profile does not know gets a wider one: {low:.2f} to {high:.2f} times for the first token.
 Of the rows of engines left out of the fit it holds {new_engine}.
 
 Of {counts[0]:,} rows of the time per output token, {sum(counts[1:])} are left out by rules.
 `tools/fit_general.py` states them.
-With them, and the GPU left out, the errors are {errors_of(general, "tpot", "gpu, no rule")}.
+Most are loads that the cache cannot hold.
+The other {sum(counts[2:])} are left out for what was measured, such as a series that is faster with more clients.
+With all of them back, and the GPU left out, the errors are {errors_of(general, "tpot", "gpu, no rule")}.
+Of {late[0]:,} rows of the time to the first token, {sum(late[1:])} are left out, {sum(late[2:])} for what was measured.
+With them back the errors are {errors_of(general, "ttft", "gpu, no rule")}.
 While this was built, {general.fitted["forms_compared"]} variants of the formulas were looked at on these same rows.
 That flatters the table: expect worse on hardware that is not in it.
 
@@ -132,7 +143,8 @@ That flatters the table: expect worse on hardware that is not in it.
 The same rows, and constants fitted to the rest in the same way.
 Each cell is the worse of the GPU and the model left out.
 The roofline gives every pass the longer of its FLOPs at the peak and its bytes at full bandwidth.
-Its constants are fitted for each quantity on its own; the profile's are shared.
+The constants of the simpler models are fitted for each quantity on its own, which favours them.
+The profile's are shared.
 
 {simpler()}
 ## The constants
@@ -149,7 +161,7 @@ llama.cpp has {local.weight_frac:.3g} of the bandwidth and {local.layer_s:.3g} s
 Cards with stacked memory and Metal have constants of their own.
 Its rate of reading prompts is one share of the peak.
 That is {errors_of(local, "prefill")} off even on the rows it was fitted to.
-They reach from a tenth of the peak to more than all of it, by card, format and number of cards.
+The rates of these rows reach from a tenth of the peak to more than all of it, by card, format and number of cards.
 No single term explained that.
 
 No profile adds memory for activations or graphs to `Deployment.memory`.
@@ -162,7 +174,9 @@ python tools/accuracy.py FILE.csv --out predictions.csv
 ```
 
 The file has the columns of the tables in `econ/data/measured`.
-The values may be missing; where they are given, errors are printed by source, engine and GPU.
+The values may be missing; where they are given, errors are printed by metric, source, engine and GPU.
+`predictions.csv` has a line for each row: the prediction in the row's unit, its 80 % interval, and the profile.
+`reason` says why a row is refused, `unseen` which of model and GPU the profile was not fitted to.
 """
 
 
