@@ -119,7 +119,8 @@ Errors are |predicted / measured - 1| in percent, median / mean.
 A GPU that is left out may have relatives in the fit: H100, H200 and GH200 share a chip.
 So all of Hopper was left out too, then all of B200, B300 and their Grace forms.
 Time per output token is then {errors_of(general, "tpot", "generation")} off.
-Throughput is {errors_of(general, "throughput", "generation")} off, the first token {errors_of(general, "ttft", "generation")}.
+Throughput is {errors_of(general, "throughput", "generation")} off.
+The first token is {errors_of(general, "ttft", "generation")} off.
 
 The interval is where 80 % of the measured values lie, when neither model nor GPU was in the fit.
 Each combination of model, GPU, source and engine counts the same for it, however many rows it has.
