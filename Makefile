@@ -40,6 +40,7 @@ lint: .venv/installed
 
 settings: .venv/installed
 	@$(PY) tools/settings.py
+	@$(PY) tools/release.py
 
 clean:
 	rm -rf _build .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info

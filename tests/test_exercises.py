@@ -96,3 +96,17 @@ def test_a_changed_check_is_another_release():
     before = parts.release_id(nb)
     next(cell for cell in nb.cells if parts.part_of(cell) == "hidden").source += "\n"
     assert parts.release_id(nb) != before
+
+
+def test_a_change_of_book_toml_reaches_sources_and_releases(tmp_path, monkeypatch):
+    (tmp_path / "source").mkdir()
+    (tmp_path / "_toc.yml").write_text("")
+    copy = tmp_path / "source" / SOURCES[0].name
+    copy.write_text(SOURCES[0].read_text(encoding="utf-8").replace("OWNER/", "someone/"), encoding="utf-8")
+    for name, path in (("EXERCISES", tmp_path), ("SOURCE", tmp_path / "source"), ("ROOT", tmp_path),
+                       ("SOLUTIONS", tmp_path / "solutions"), ("RELEASES", tmp_path / "releases.json")):
+        monkeypatch.setattr(release, name, path)
+    assert any("not as `run` leaves it" in line for line in release.check_all())
+    assert release.release_all() == []
+    assert copy.read_bytes() == SOURCES[0].read_bytes()
+    assert (tmp_path / copy.name).read_bytes() == (SOURCES[0].parents[1] / copy.name).read_bytes()

@@ -142,9 +142,10 @@ def edition(path: Path) -> dict[str, dict]:
 
 
 def release_all() -> list[str]:
-    """Write every release and add its edition to releases.json."""
+    """Write every release and page of solutions, and add new editions to releases.json."""
     known = editions()
     for path in sources():
+        notebooks.write(normalise(notebooks.read(path)), path)   # the first cell follows book.toml
         (EXERCISES / path.name).write_text(release_text(path), encoding="utf-8")
         known |= edition(path)
     RELEASES.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
