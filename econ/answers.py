@@ -28,6 +28,10 @@ class Answer:
     status: int = 0
 
 
+NAMED = {"tpot": "times per token", "throughput": "throughputs", "ttft": "times to the first token",
+         "batch1": "rates of one sequence", "prefill": "rates of one prompt"}
+
+
 def _deployment(a) -> Deployment:
     return Deployment(a.model, a.gpu, n_gpus=a.n_gpus, tp=a.tp, pp=a.pp, dp=a.dp, ep=a.ep, weights=a.weights, kv=a.kv,
                       link=a.link, profile=a.profile, gpu_mem_frac=a.gpu_mem_frac, max_running=a.max_running)
@@ -37,15 +41,18 @@ def _placed(d: Deployment) -> str:
     return f"tp {d.tp} pp {d.pp} dp {d.dp} ep {d.ep}"
 
 
-def _assumed(a) -> list[str]:
+def _assumed(a, alone: bool = False) -> list[str]:
+    """What an answer rests on. One request alone has no throughput and no time to the first token under load."""
     model, profile = load_model(a.model), load_profile(a.profile)
     speed = ["the floor: full peak and bandwidth, no communication; nothing real is faster"]
     if profile.fitted:
         error = fmt(profile.fitted["held_out_median_error_frac"], "%", 2)
         speed = [f"profile {profile.name}, fitted to {profile.fitted['engine']}, {profile.fitted['date']}",
                  f"held-out error {error} median"]
-        speed += [f"80 % of {name} are {low:.2f} to {high:.2f} times this"
-                  for name, (low, high) in profile.fitted.get("interval", {}).items()]
+        speed += ["80 % of {} are {:.2f} to {:.2f} times this".format(NAMED[name], *profile.interval(name, 1))
+                  for name in profile.fitted.get("interval", ()) if not (alone and name in ("throughput", "ttft"))]
+        speed += ["the first token without the steps that a loaded server adds"] * bool(
+            alone and profile.first_token_steps)
     return [f"weights {a.weights or 'as published'}", f"cache {a.kv or model.cache_dtype}",
             f"{fmt(a.gpu_mem_frac, '%')} of GPU memory", *speed]
 
@@ -75,7 +82,7 @@ def time(a) -> Answer:
         shares = f"{fmt(step.mfu_frac, '%')} of the FLOP/s, {fmt(step.mbu_frac, '%')} of the bandwidth"
         rows.append((f"{name}, bound by {step.bound}", shares))
     result = {**asdict(r), "prefill": asdict(p), "decode": asdict(s)}
-    return Answer(result=result, rows=rows, assumed=[_placed(d), *_assumed(a)])
+    return Answer(result=result, rows=rows, assumed=[_placed(d), *_assumed(a, alone=True)])
 
 
 def cost(a) -> Answer:

@@ -131,6 +131,15 @@ def test_spellings_of_gpus(given, name):
     assert rows.accelerator_of(given, None, "tpot").name == name
 
 
+def test_the_interval_of_a_rate_is_that_of_its_time_turned_over():
+    row = next(r for r in table("decode_batch1.csv") if "gpt-fast" in r["source_url"])
+    p, (low, high) = accuracy.predict(row), econ.load_profile("general").interval("tpot", 1)
+    assert (p.profile, p.low) == ("general", pytest.approx(p.predicted / high))
+    assert p.high == pytest.approx(p.predicted / low)
+    prompt = accuracy.predict({**row, "metric": "prefill_tok_s", "isl": "1000"})
+    assert prompt.low < prompt.predicted < prompt.high
+
+
 @pytest.mark.parametrize("key, given, said", [
     ("n_gpus", "four", "'four'"), ("n_gpus", "", "n_gpus is blank"), ("gpu", "", "gpu is blank"),
     ("model", "", "model is blank"), ("isl", "long", "isl"), ("osl", "", "osl")])

@@ -47,8 +47,8 @@ def predict(row: dict) -> Prediction:
         q = rows.question(blind)
         found = float(rows.answer(q))
         profile = q.deployment.profile
-        low, high = profile.interval(q.statistics, found)
         unseen = profile.unseen(q.deployment.model, q.deployment.accelerator)
+        low, high = q.interval(found) if 0 < found < float("inf") else (None, None)
     except ValueError as error:
         return Prediction(row_id=name, reason=" ".join(str(error).split())[:300])
     except Exception as error:  # whatever a table may hold: one row less, not a crash

@@ -60,12 +60,14 @@ class Question:
     output: float
     scale: float  # of the unit the row uses, per second or token/s
 
-    @property
-    def statistics(self) -> str:
-        """The error statistics of the profile that this row belongs to."""
-        if self.kind == "decode":
-            return "batch1" if self.deployment.profile.name.startswith(LOCAL) else "tpot"
-        return self.kind
+    def interval(self, found: float) -> tuple[float, float]:
+        """The 80 % interval around a prediction. A server's rate of one pass has that of the time nearest to it."""
+        profile = self.deployment.profile
+        near = {"decode": "tpot", "prefill": "ttft"}.get(self.kind)
+        if near is None or profile.name.startswith(LOCAL):
+            return profile.interval("batch1" if self.kind == "decode" else self.kind, found)
+        low, high = profile.interval(near, 1 / found)
+        return 1 / high, 1 / low
 
 
 def question(row: dict) -> Question:
