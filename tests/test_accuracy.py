@@ -224,3 +224,14 @@ def test_the_general_profile_works_through_a_deployment():
         1, 2048, 300).ttft_s / 4
     both = d.serve(np.array([1, 64]), 2048, 300)
     assert both.ttft_s[1] == pytest.approx(real.ttft_s, rel=1e-12)
+
+
+@pytest.mark.parametrize(("row", "expected"), [
+    ({"tp": "4", "ep_dp": ""}, (4, 1, 2, 1)),                  # two copies of four GPUs
+    ({"tp": "4", "pp": "2", "ep_dp": ""}, (4, 2, 1, 1)),
+    ({"tp": "64", "ep_dp": ""}, (8, 1, 1, 1)),                 # a source that stores tp x ep
+    ({"tp": "8", "ep_dp": "adp8 moe_ep8"}, (1, 1, 8, 8)),
+    ({"tp": "", "ep_dp": ""}, (8, 1, 1, 1)),
+])
+def test_how_eight_gpus_are_read(row, expected):
+    assert rows.degrees(row, "vLLM", 8) == expected

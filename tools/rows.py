@@ -160,16 +160,20 @@ def profile_of(engine: str, gpu: str, tp: int) -> str:
 
 
 def degrees(row: dict, engine: str, n: int) -> tuple[int, int, int, int]:
-    """tp, pp, dp and ep. Attention that is data-parallel spreads the experts over all GPUs."""
+    """tp, pp, dp and ep. Attention that is data-parallel spreads the experts over all GPUs, whole copies do not."""
     if engine == LOCAL and whole(row, "tp") != n:
         return 1, n, 1, 1  # layers are split, GPUs work one after the other
     pp = whole(row, "pp") or 1
     pp = pp if n % pp == 0 else 1
-    layout = _text(row, "ep_dp").lower()
+    rest, layout = n // pp, _text(row, "ep_dp").lower()
     found = re.search(r"adp(\d+)|(?<![a-z])dp(\d+)", layout)
-    dp = min(int(found.group(1) or found.group(2)), n // pp) if found else n // pp if "attn-dp" in layout else 1
-    dp = dp if dp > 0 and (n // pp) % dp == 0 else 1
-    return n // pp // dp, pp, dp, n // pp if dp > 1 else 1
+    if not found and "attn-dp" not in layout:
+        tp = whole(row, "tp") or rest
+        copies = rest // tp if rest % tp == 0 else 1  # fewer GPUs share a layer than there are: whole copies
+        return rest // copies, pp, copies, 1
+    dp = min(int(found.group(1) or found.group(2)), rest) if found else rest
+    dp = dp if dp > 0 and rest % dp == 0 else 1
+    return rest // dp, pp, dp, rest if dp > 1 else 1
 
 
 @lru_cache(maxsize=512)
