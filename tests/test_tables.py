@@ -19,7 +19,7 @@ def test_every_generated_page_is_current():
 
 def test_a_stale_number_is_noticed(tmp_path, monkeypatch):
     tool = load_tool()
-    for page in ("README.md", "for_teachers.md", "peers.md", "accelerators.md", "models.md"):
+    for page in ("README.md", "for_students.md", "for_teachers.md", "peers.md", "accelerators.md", "models.md"):
         text = (TOOL.parent.parent / page).read_text(encoding="utf-8")
         (tmp_path / page).write_text(text.replace("989", "1979").replace("70.6 B", "70.0 B"), encoding="utf-8")
     monkeypatch.setattr(tool, "ROOT", tmp_path)

@@ -259,8 +259,13 @@ def exercises() -> str:
     return table(["notebook", "A", "B", "C", "points", "minutes"], rows)
 
 
-FILLED = ("README.md", "for_teachers.md", "peers.md")
-BLOCKS = {"answers": answers, "profile": profile, "accuracy": accuracy, "exercises": exercises,
+FILLED = ("README.md", "for_students.md", "for_teachers.md", "peers.md")
+def downloads() -> str:
+    """A link to the notebook of each chapter's exercises, for a reader of the rendered book."""
+    return " ·\n".join(f"{{download}}`{path.stem[:2]} <exercises/{path.name}>`" for path in release.sources()) + "\n"
+
+
+BLOCKS = {"downloads": downloads, "answers": answers, "profile": profile, "accuracy": accuracy, "exercises": exercises,
           **peer_page.BLOCKS}
 
 
