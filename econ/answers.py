@@ -155,7 +155,7 @@ def list_gpus(a) -> Answer:
 
 
 def explained(a) -> Answer:
-    """A start log or a benchmark's output, explained; "-" reads the standard input."""
+    """An engine's log or a benchmark's output, explained; "-" reads the standard input."""
     report = explain(_read(a.file))
     rows = [(line,) for line in str(report).splitlines()]
     slow = (f"slow is below {fmt(DECODE_SHARE, '%')} of the bound in decode and {fmt(PREFILL_SHARE, '%')} in prefill, "

@@ -65,10 +65,13 @@ def _from_table(row: dict) -> dict:
 
 def bench_rows(rows: list[dict]) -> tuple[dict, list[dict]]:
     """Facts of the last model in the rows, and one run for each of its tests of one kind of token."""
-    last, runs = rows[-1], []
+    last, runs, others = rows[-1], [], {}
     for row in rows:
         speed, prompt, new, depth = (plain(row.get(k)) for k in ("avg_ts", "n_prompt", "n_gen", "n_depth"))
-        if row.get("model_type") != last.get("model_type") or not isinstance(speed, int | float) or speed <= 0:
+        if _which(row) != _which(last):
+            others[_which(row)] = str(row.get("model_filename") or row.get("model_type"))
+            continue
+        if not isinstance(speed, int | float) or speed <= 0:
             continue
         if isinstance(new, int) and new > 0 and not prompt:
             runs.append({"phase": "decode", "batch": 1, "context": new / 2 + _count(depth), "time_s": 1 / speed})
@@ -82,6 +85,7 @@ def bench_rows(rows: list[dict]) -> tuple[dict, list[dict]]:
         "model_file": last.get("model_filename"),
         "n_params_billion": last.get("n_params_billion"),
         "kv_dtype": last.get("type_k"),
+        "left_out": ", ".join(others.values())[:200],
         "gpu": known_gpu(str(last.get("gpu_info") or "").split(",")[0].strip()),
     }
     n = plain(last.get("model_n_params"))
@@ -89,6 +93,11 @@ def bench_rows(rows: list[dict]) -> tuple[dict, list[dict]]:
         facts["n_params_billion"] = n / 1e9
     numbers = ("file_bytes", "n_params_billion")
     return {k: v for k, v in facts.items() if isinstance(v, int | float if k in numbers else str) and v != ""}, runs
+
+
+def _which(row: dict) -> tuple:
+    """What tells one model of a table from another: its type alone may be shared."""
+    return tuple(str(row.get(k)) for k in ("model_type", "model_size", "n_params_billion", "model_n_params"))
 
 
 def _count(value) -> int:

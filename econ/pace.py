@@ -9,6 +9,7 @@ from .latency import Timed
 from .memory import kv_reserved_bytes_per_gpu, weight_bytes_per_gpu
 from .precision import GGUF
 from .profiles import llama_cpp, load_profile
+from .running import step
 from .subject import Subject
 from .units import fmt
 
@@ -46,6 +47,9 @@ def judge(draft: Draft, s: Subject, runs: list[dict]) -> None:
             draft.lacks(*lacking)
         elif run["phase"] == "load":
             _load(draft, s, run)
+        elif run["phase"] == "serve":
+            if (decoded := step(draft, s, run)) is not None:
+                _pass(draft, s, decoded)
         else:
             _pass(draft, s, run)
     if any("not judged" in note for note in draft.notes) and not draft.phases:
@@ -62,9 +66,10 @@ def _pass(draft: Draft, s: Subject, run: dict) -> None:
     decoding = run["phase"] == "decode"
     f = floor(s, run["batch"], 1 if decoding else run["prompt"], run.get("context", 0))
     name = f"decode, batch {run['batch']:g}" if decoding else f"prefill, {run['prompt']:,} tokens"
-    _compare(draft, s, name, run["time_s"], f)
+    _compare(draft, s, name, run["time_s"], f, run.get("unsure", {}))
     if decoding:
-        _predict(draft, s, run["batch"], run.get("context", 0))
+        if "context" in run:
+            _predict(draft, s, run["batch"], run["context"])
         terms = (
             {"weights": f.weight_s, "cache": f.kv_s} if f.compute_s <= f.weight_s + f.kv_s else {"FLOPs": f.compute_s}
         )
@@ -94,7 +99,8 @@ def _predict(draft: Draft, s: Subject, batch, context) -> None:
     )
 
 
-def _compare(draft: Draft, s: Subject, name: str, time_s: float, f: Floor) -> None:
+def _compare(draft: Draft, s: Subject, name: str, time_s: float, f: Floor, unsure: dict | None = None) -> None:
+    """Adds the verdict on one time; `unsure` names what is missing before a verdict may be given."""
     share = f.time_s / time_s
     bound = "compute" if f.compute_s > f.weight_s + f.kv_s else "memory"
     verdict = "impossible" if share > FASTER else "slow" if time_s > f.slow_s else "normal"
@@ -108,6 +114,9 @@ def _compare(draft: Draft, s: Subject, name: str, time_s: float, f: Floor) -> No
     elif verdict == "impossible" and "speculative" in draft.facts:
         verdict = "incomplete"
         draft.lacks("tokens accepted in a speculative step")
+    elif unsure and verdict in unsure:
+        draft.lacks(unsure[verdict])
+        verdict = "incomplete"
     elif verdict == "impossible":
         said += ": faster than the bytes and FLOPs allow"
         draft.advice.append("see whether the rate is of several streams, of input tokens or of cached prompts")

@@ -1,4 +1,4 @@
-"""Is my number normal? An engine's start log or a benchmark's output, explained from the model and the GPU it names."""
+"""Is my number normal? An engine's log or a benchmark's output, explained from the model and the GPU it names."""
 
 import re
 import textwrap
@@ -13,9 +13,11 @@ from .llamabench import llama_bench
 from .noted import notes
 from .pace import judge
 from .readers import engine_log, surroundings
+from .running import GPUS, POOL, describe
 from .scan import cleaned
+from .statlines import stat_lines
 from .subject import Subject, identify
-from .units import fmt
+from .units import fmt, shown
 
 WIDTH = 100
 VERDICTS = ("impossible", "slow", "incomplete", "normal")  # the first that a finding has is the report's
@@ -24,6 +26,8 @@ ASK = {
     "GPU": "a line `gpu: NAME` of econ.accelerators(), or `bandwidth: 936 GB/s`",
     "format of the weights": "a line `weights: bf16` (or fp8, int4, q4_k_m, ...)",
     "concurrency": "a line `concurrency: 64`: how many requests ran at once",
+    GPUS: "a line `tp: 1`: how many GPUs split each layer",
+    POOL: "a line `kv_tokens: 151792`, or the start log that prints it",
 }
 
 
@@ -59,13 +63,14 @@ class Report:
 
 
 def explain(text: str) -> Report:
-    """What an engine's start log or a benchmark's output means, and whether its numbers are normal.
+    """What an engine's log or a benchmark's output means, and whether its numbers are normal.
 
-    Reads start logs of vLLM, SGLang, TensorRT-LLM and llama.cpp, results of `vllm bench serve`, SGLang's serving
-    benchmark, trtllm-bench and llama-bench, and notes of the form `key: value` that add what a log does not say
-    (model, gpu, tp, weights, batch, concurrency, ...). The verdict is "impossible" (more than the bytes, FLOPs or
-    memory allow), "slow" (below the usual share of the floor), "incomplete" (`missing` says what to add) or "normal".
-    An input that the text does not state is never made up. Raises ValueError for what is not a text.
+    Reads start logs of vLLM, SGLang, TensorRT-LLM and llama.cpp, the lines that a running vLLM or SGLang prints,
+    results of `vllm bench serve`, SGLang's serving benchmark, trtllm-bench and llama-bench, and notes of the form
+    `key: value` that add what a log does not say (model, gpu, tp, weights, batch, concurrency, ...). The verdict is
+    "impossible" (more than the bytes, FLOPs or memory allow), "slow" (below the usual share of the floor), "incomplete"
+    (`missing` says what to add) or "normal". An input that the text does not state is never made up.
+    Raises ValueError for what is not a text.
 
     >>> r = explain("model: llama-2-7b\\ngpu: a10\\nweights: fp16\\ncontext: 300\\ntpot: 27 ms")
     >>> r.verdict, round(r.phases[0].roofline_frac, 2)
@@ -77,10 +82,13 @@ def explain(text: str) -> Report:
     draft = Draft(facts)
     if "engine" in facts and re.search(r"\d ?(GB|MB)\b", text):
         draft.notes.append("where the engine prints GB or MB it means GiB or MiB")
+    if "left_out" in facts:
+        draft.notes.append(f"only the last model of the table is judged; left out: {shown(facts['left_out'])}")
     s = identify(draft, values)
     weigh(draft, s)
     count_cache(draft, s)
     budget(draft, s)
+    describe(draft, runs)
     judge(draft, s, runs)
     _claims(draft, s)
     return _report(source, draft, s)
@@ -89,13 +97,13 @@ def explain(text: str) -> Report:
 def _read(text: str) -> tuple[str, dict, list, list]:
     """The facts and runs of every format that the text holds; a log's own lines win over notes."""
     values = json_values(text)
-    read = [bench_json(values), serving_text(text), llama_bench(text), engine_log(text), notes(text)]
+    read = [bench_json(values), serving_text(text), llama_bench(text), engine_log(text), stat_lines(text), notes(text)]
     names = [name for name, _, _ in read if name]
     facts: dict[str, Any] = {}
     for _, more, _ in read:
         facts = {**more, **facts}
     facts = {**surroundings(text), **facts}
-    noted = read[4][1]
+    noted = read[-1][1]
     if "model" in noted and noted["model"] != facts["model"]:
         facts |= {"model": noted["model"], "printed_model": facts["model"]}
     facts |= {k: noted[k] for k in ("gpu", "weights", "kv_dtype") if k in noted}

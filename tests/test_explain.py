@@ -23,6 +23,7 @@ core = pytest.mark.core
 
 # What each snippet says, worked out by hand from its lines: format, verdict, facts, a word of what is missing.
 V, L, S, T, B, N = "vllm log", "llama.cpp log", "sglang log", "tensorrt-llm log", "serving benchmark", "notes"
+W, G = "vllm server lines", "sglang server lines"
 EIGHT_B = {"model": "llama-3.1-8b", "weight_bytes": 14.9889 * GIB, "kv_pool_bytes": 18.53 * GIB}
 SERVED = {"model": "llama-3.1-8b", "gpu": "h100-sxm", "concurrency": 64, "completed": 1000, "output_tokens": 256_000}
 EXPECTED: dict[str, tuple] = {
@@ -75,6 +76,19 @@ EXPECTED: dict[str, tuple] = {
     "llamabench_csv": ("llama-bench", "slow", {"gpu": "a100-sxm-80", "file_bytes": 3_825_065_984}),
     "llamabench_csv_cut": ("llama-bench", "normal", {"gpu": "a100-sxm-80"}),
     "llamabench_json": ("llama-bench", "slow", {"gpu": "h100-sxm", "model": "llama-3.1-8b"}),
+    "llamabench_two_models": ("llama-bench", "normal", {"model": "llama-2-7b", "file_bytes": 3.56 * GIB}),
+    "server_vllm_steady": (f"{V} and {W}", "normal", {"running": 16, "waiting": 0, "kv_usage_frac": 0.276}),
+    "server_vllm_cache_full": (f"{W} and {N}", "incomplete", {"waiting": 14, "kv_usage_frac": 0.969}, "two lines"),
+    "server_vllm_old_alone": (f"{W} and {N}", "incomplete", {"running": 1, "kv_usage_frac": 0.006}, "two lines"),
+    "server_vllm_limit_slow": (f"{W} and {N}", "slow", {"running": 32, "waiting": 41, "kv_usage_frac": 0.068}),
+    "server_vllm_too_fast": (f"{W} and {N}", "impossible", {"generation_tokens_per_s": 455.5}),
+    "server_vllm_idle": (f"{W} and {N}", "incomplete", {"running": 0}, "requests running"),
+    "server_vllm_two_engines": (f"{W} and {N}", "normal", {"running": 30, "generation_tokens_per_s": 2990}),
+    "server_vllm_hostile": (N, "incomplete", {"running": None, "kv_usage_frac": None}, "speed"),
+    "server_sglang_steady": (f"{S} and {G}", "normal", {"running": 8, "kv_held_tokens": 9280, "kv_usage_frac": 0.02}),
+    "server_sglang_with_prompts": (f"{G} and {N}", "incomplete", {"waiting": 9, "kv_held_tokens": 47_902}, "prompts"),
+    "server_sglang_cut": (f"{G} and {N}", "normal", {"kv_held_tokens": 8320, "generation_tokens_per_s": 996.11}),
+    "server_sglang_overfull": (f"{G} and {N}", "impossible", {"kv_held_tokens": 49_170, "kv_tokens": 40_000}),
     "serve_text": (f"{B} and {N}", "normal", {**SERVED, "tpot_ms": 18.4, "ttft_ms": 310}),
     "serve_text_crlf_ansi": (f"{B} and {N}", "normal", {**SERVED, "tpot_ms": 18.4}),
     "serve_text_no_model": (B, "incomplete", {"output_tokens_per_s": 3261.15}, "model"),
@@ -151,7 +165,9 @@ def test_a_report_prints_and_becomes_json(name):
     assert all(p.roofline_frac > 0 and p.floor > 0 and p.measured > 0 for p in r.phases)
 
 
-LASTING = sorted(set(EXPECTED) - {"vllm_v0_two_starts", "serve_json_lines", "binary"})  # these name a fact twice
+SERVERS = sorted(name for name in EXPECTED if name.startswith("server_"))
+TWICE = {"vllm_v0_two_starts", "serve_json_lines", "binary", "llamabench_two_models", *SERVERS}  # a fact stands twice
+LASTING = sorted(set(EXPECTED) - TWICE)
 
 
 @pytest.mark.parametrize("name", LASTING)
@@ -166,6 +182,17 @@ def test_a_cut_text_gives_no_wrong_number(name):
             named = value in econ.models() or value in econ.accelerators()
             if (named or isinstance(value, int | float)) and fact != "kv_pool_holds_tokens":
                 assert value == whole.get(fact), (fact, text[max(end - 40, 0):end])
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_cut_line_of_a_server_gives_no_wrong_number(name):
+    """Wherever such a log is cut, a fact is that of the lines before the cut, of the whole line, or is not there."""
+    text, printed = snippet(name), ("running", "waiting", "kv_usage_frac", "kv_held_tokens", "generation_tokens_per_s")
+    for end in range(text.find("Running:") + 1, len(text), max(len(text) // 80, 1)):
+        before, after = text.rfind("\n", 0, end) + 1, text.find("\n", end) + 1
+        ends = [explain(text[:at]).facts for at in (before, after or len(text))]
+        for fact, value in explain(text[:end]).facts.items():
+            assert fact not in printed or value in [facts.get(fact) for facts in ends], (fact, text[end - 40:end])
 
 
 # Memory: every printed figure splits into terms, and what has no name is below 1 %.
@@ -244,7 +271,12 @@ HOSTILE = {
     "long number": '{"mean_tpot_ms": ' + "9" * 10**6 + "}", "padding": "Mean TPOT (ms):" + " " * 10**6,
     "half a line": "GPU KV cache size: " * 50_000, "groups": "1,000," * 160_000, "notes": "model: a\n" * 110_000,
     "timings": "eval time = " * 90_000, "layers": "n_layer" + " " * 10**6, "rows":
-    "| test | t/s |\n" + "| tg128 | 1 |\n" * 70_000, "surrogates": "\ud800" * 10**5, "wide": "𝟙٣" * 10**5}
+    "| test | t/s |\n" + "| tg128 | 1 |\n" * 70_000, "surrogates": "\ud800" * 10**5,
+    "averages": "Avg prompt throughput: 1.0 tokens/s, " * 27_000, "engines": "".join(
+        f"Engine {i}: Avg prompt throughput: 0.0 tokens/s, Avg generation throughput: 9.0 tokens/s, Running: 1 reqs, "
+        "Waiting: 0 reqs, GPU KV cache usage: 1.0%\n" for i in range(6000)), "batches":
+    "Decode batch. #running-req: 1, #token: 1, token usage: 0, " * 17_000, "items":
+    "Decode batch. #running-req: 1, #token: 1, token usage: 0, " + "a, " * 330_000, "wide": "𝟙٣" * 10**5}
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -397,6 +429,76 @@ def test_65_gib_of_cache_and_150_tokens_per_second_cannot_be():
     assert any("65.22 GiB" in reason and "22.50 GiB" in reason for reason in r.reasons)
     r = explain(snippet("notes_150_on_a_4090"))
     assert r.phases[0].roofline_frac == pytest.approx(150 / 76, rel=0.02) and "streams" in " ".join(r.advice)
+
+
+# The lines of a running server. Llama 3.1 8B reads 15.01 GB of weights a step and 131,072 B for a token of context.
+STEP_GB = 15.01
+
+
+@core
+@pytest.mark.parametrize("name, batch, rate, tokens, gb_per_s", [
+    ("server_vllm_steady", 16, 866.0, 0.219 * 151_792, 1555), ("server_sglang_steady", 8, 1001.72, 8320, 3350),
+    ("server_vllm_two_engines", 30, 2990.0, 0.155 * 400_000, 3350)])
+def test_a_servers_rate_is_a_step_at_the_context_its_cache_holds(name, batch, rate, tokens, gb_per_s):
+    """The median of the steady lines; the cache as it was at the start of that line's interval."""
+    (step,) = explain(snippet(name)).phases
+    assert step.name == f"decode, batch {batch}" and step.measured == pytest.approx(batch / rate)
+    floor_s = (STEP_GB + tokens * 131_072 / 1e9) / gb_per_s
+    assert step.roofline_frac == pytest.approx(floor_s * rate / batch, rel=0.01)
+
+
+@core
+@pytest.mark.parametrize("name, old, new, missing", [
+    ("server_vllm_limit_slow", "Avg prompt throughput: 0.0", "Avg prompt throughput: 55.0", "no prompts"),
+    ("server_vllm_limit_slow", "kv_tokens: 400,000\n", "", "cache pool"),
+    ("server_vllm_limit_slow", "318.8 tokens/s, Running: 32", "318.8 tokens/s, Running: 31", "two lines"),
+    ("server_vllm_limit_slow", "usage: 6.0%", "usage: 7.0%", "two lines"),
+    ("server_vllm_limit_slow", "(APIServer pid=4600) INFO 08-21 11:30:10 [loggers.py:123] Engine 000",
+     "(APIServer pid=4600) INFO 08-21 11:30:10 [loggers.py:123] Engine 001", "two lines"),
+    ("server_vllm_too_fast", "240.8 tokens/s, Running: 2", "240.8 tokens/s, Running: 9", "two lines"),
+    ("server_vllm_too_fast", "tp: 1\n", "", "number of GPUs")])
+def test_a_servers_line_is_not_slow_or_impossible_where_the_lines_do_not_show_it(name, old, new, missing):
+    text = snippet(name)
+    assert explain(text).verdict in ("slow", "impossible") and old in text
+    r = explain(text.replace(old, new))
+    assert r.verdict == "incomplete" and any(missing in what for what in r.missing), str(r)
+
+
+@core
+@pytest.mark.parametrize("name, why, advice", [
+    ("server_vllm_cache_full", "the cache limits", "more cache"), ("server_sglang_with_prompts", "the cache limits",
+                                                                  "more cache"),
+    ("server_vllm_limit_slow", "a limit on running sequences", "max_num_seqs"),
+    ("server_vllm_steady", None, None), ("server_vllm_idle", None, None)])
+def test_who_waits_and_for_what(name, why, advice):
+    r = explain(snippet(name))
+    assert [why in note for note in r.notes if " wait, " in note] == ([True] if why else [])
+    assert sum("more cache" in one or "max_num_seqs" in one for one in r.advice) == (1 if why else 0)
+    assert not why or any(advice in one for one in r.advice)
+
+
+@core
+def test_a_prompt_batch_between_two_lines_is_seen():
+    """The line after it is not steady: of four lines three with eight running, two when a prompt comes in between."""
+    text = snippet("server_sglang_steady")
+    assert any("3 of 4 lines" in note for note in explain(text).notes)
+    lines = text.splitlines(keepends=True)
+    prompt = next(line for line in lines if "Prefill batch" in line)
+    assert any("2 of 4 lines" in note for note in explain("".join([*lines[:-1], prompt, lines[-1]])).notes)
+
+
+@core
+def test_accepted_guesses_are_not_an_impossible_rate():
+    text = snippet("server_sglang_steady").replace("gen throughput", "accept len: 3.10, gen throughput")
+    r = explain(re.sub(r"throughput \(token/s\): (\d+)", r"throughput (token/s): \g<1>0", text))
+    assert r.verdict == "incomplete" and any("speculative" in what for what in r.missing)
+
+
+@core
+def test_the_model_of_a_table_that_is_not_judged_is_named():
+    r = explain(snippet("llamabench_two_models"))
+    assert any("llama 8B Q4_K - Medium" in note for note in r.notes) and len(r.phases) == 2
+    assert not any("left out" in note and "table" in note for note in explain(snippet("llamabench_markdown")).notes)
 
 
 # The command line.

@@ -17,9 +17,9 @@ ORDER = [
     "units", "errors", "arrays", "names", "keys", "rules", "precision", "hardware", "families", "schedule", "model",
     "recurrent", "layers", "quantized", "ignored", "config",
     "work", "roofline", "memory", "parallel", "profiles", "placement", "latency", "serving", "cost", "techniques",
-    "market", "choose", "findings", "scan", "readers", "llamabench", "benches", "noted", "subject", "accounts",
-    "floors", "pace", "reports", "widgets", "check", "exercise", "axis", "svg", "live", "plots", "kernels",
-    "answers", "cli", "__main__",
+    "market", "choose", "findings", "scan", "readers", "statlines", "llamabench", "benches", "noted", "subject",
+    "accounts", "floors", "running", "pace", "reports", "widgets", "check", "exercise", "axis", "svg", "live",
+    "plots", "kernels", "answers", "cli", "__main__",
 ]
 MODULES = sorted(path for path in ECON.rglob("*.py") if path != ECON / "__init__.py")
 
