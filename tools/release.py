@@ -45,7 +45,7 @@ def normalise(nb: NotebookNode) -> NotebookNode:
     """A source in the one form that is kept: text outputs, metadata and ids from parts and places."""
     nb = parts.assign(notebooks.normalise(nb))
     for cell in nb.cells:
-        if parts.part_of(cell) in ("wrong", "right"):
+        if parts.part_of(cell) in parts.NOT_RUN:
             cell.outputs, cell.execution_count = [], None
     return nb
 
@@ -61,7 +61,7 @@ def run_source(path: Path) -> list[str]:
     """Execute a source with its solutions, without its wrong and other right answers."""
     nb = normalise(notebooks.read(path))
     run = nbformat.from_dict(nb)
-    run.cells = [cell for cell in run.cells if parts.part_of(cell) not in ("wrong", "right")]
+    run.cells = [cell for cell in run.cells if parts.part_of(cell) not in parts.NOT_RUN]
     failed = notebooks.execute(run, path)
     if failed:
         return [failed]
@@ -176,7 +176,7 @@ def check_all() -> list[str]:
 def nbgrader_version(nb: NotebookNode) -> NotebookNode:
     """A source as nbgrader reads it: hidden checks as asserts on what they print, between its own marks."""
     nb = nbformat.from_dict(nb)
-    nb.cells = [cell for cell in nb.cells if parts.part_of(cell) not in ("wrong", "right")]
+    nb.cells = [cell for cell in nb.cells if parts.part_of(cell) not in parts.NOT_RUN]
     for cell in nb.cells:
         if parts.part_of(cell) == "hidden":
             cell.source = _as_assert(parts.without_expected(cell.source), parts.printed(cell))

@@ -259,7 +259,6 @@ def exercises() -> str:
     return table(["notebook", "A", "B", "C", "points", "minutes"], rows)
 
 
-FILLED = ("README.md", "for_students.md", "for_teachers.md", "peers.md")
 def downloads() -> str:
     """A link to the notebook of each chapter's exercises, for a reader of the rendered book."""
     return " ·\n".join(f"{{download}}`{path.stem[:2]} <exercises/{path.name}>`" for path in release.sources()) + "\n"
@@ -267,6 +266,7 @@ def downloads() -> str:
 
 BLOCKS = {"downloads": downloads, "answers": answers, "profile": profile, "accuracy": accuracy, "exercises": exercises,
           **peer_page.BLOCKS}
+FILLED = ("README.md", "for_students.md", "for_teachers.md", "peers.md")
 
 
 def pages() -> dict[Path, str]:
@@ -281,13 +281,14 @@ def pages() -> dict[Path, str]:
 
 def main(argv: list[str]) -> int:
     """Write the pages, or with --check name those that are out of date."""
-    stale = [path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+    stale = {path: text for path, text in pages().items()
+             if not path.exists() or path.read_text(encoding="utf-8") != text}
     if "--check" in argv:
         lines = [f"{path.name} is out of date: run python tools/tables.py" for path in stale]
         print("\n".join(lines) or "Every table is current.")
         return 1 if stale else 0
-    for path in stale:
-        path.write_text(pages()[path], encoding="utf-8")
+    for path, text in stale.items():
+        path.write_text(text, encoding="utf-8")
     print(f"wrote {', '.join(path.name for path in stale) or 'nothing: every table is current'}")
     return 0
 

@@ -122,7 +122,7 @@ def run_all(batch: Batch, path: Path, tasks: list[Task], refs: dict[str, Referen
         sandbox = None
         if any(task.parsed for task in tasks):
             choose.prepare(stage)
-            threads = max((choose.cores()) // batch.jobs, 1)
+            threads = max(choose.cores() // batch.jobs, 1)
             secret = [batch.exercises / "source", batch.exercises.parent / "solutions", path]
             sandbox = choose.choose(stage, secret, batch.limits, threads, batch.mechanisms)
             print(f"sandbox: {sandbox.describe()}")

@@ -89,7 +89,7 @@ class Finder:
 
     def find(self, exercise: parts.Exercise) -> Cell | None:
         """The answer cell of one exercise, or None."""
-        wanted, stub = f"{exercise.grade_id}_answer", self.reference.stub(exercise)
+        wanted, stub = f"{exercise.grade_id}_answer", exercise.stub()
         names = defined(stub)
         ways: list[tuple[str, Callable[[], Iterable[Cell]]]] = [
             ("", lambda: [c for c in self.code if c.grade_id == wanted]),

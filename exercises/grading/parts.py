@@ -13,7 +13,8 @@ import nbformat
 from nbformat import NotebookNode
 
 ONCE = ("answer", "check", "given")
-SOURCE_ONLY = ("hidden", "wrong", "right")
+NOT_RUN = ("wrong", "right")     # answers to try, in the source alone: no run of the notebook has them
+SOURCE_ONLY = ("hidden", *NOT_RUN)
 PARTS = ("student", "text", *ONCE, *SOURCE_ONLY)
 HEADING = re.compile(r"### (?P<name>\d\d\.\d+) · (?P<title>.+) \((?P<level>[ABC]) · (?P<points>\d+) points?"
                      r" · (?P<minutes>\d+) minutes(?P<variant> · your own numbers)?\)")
@@ -55,8 +56,12 @@ class Exercise:
     def digest(self) -> str:
         """Twelve hex digits that change when anything a grade depends on changes."""
         graded = [cell.source for part in ("text", "given", "check", "hidden") for cell in self.cells.get(part, [])]
+        return digest([*graded, self.stub()])
+
+    def stub(self) -> str:
+        """Its answer cell as students receive it; empty where it has none."""
         answer = self.one("answer")
-        return digest([*graded, stub(answer.source, self.name) if answer else ""])
+        return stub(answer.source, self.name) if answer else ""
 
 
 def digest(texts: list[str]) -> str:
@@ -109,7 +114,7 @@ def _assign(exercise: Exercise, part: str, cell: NotebookNode, suffix: str) -> N
     cell.id = exercise.grade_id if part == "text" else f"{exercise.grade_id}_{part}{suffix}"
     kept = {key: value for key, value in cell.metadata.get("econ", {}).items() if key in ("name", "hint", "points")}
     cell.metadata["econ"] = nbformat.from_dict({"part": part, "exercise": exercise.name} | kept)
-    if part not in ("wrong", "right"):
+    if part not in NOT_RUN:
         points = int(kept["points"]) if part == "hidden" else None
         answer = part == "answer"
         cell.metadata["nbgrader"] = _nbgrader(cell.id, solution=answer, locked=not answer, points=points)

@@ -36,11 +36,6 @@ class Reference:
         """Full marks."""
         return sum(exercise.points for exercise in self.exercises)
 
-    def stub(self, exercise: parts.Exercise) -> str:
-        """The answer cell as students received it."""
-        answer = exercise.one("answer")
-        return parts.stub(answer.source, exercise.name) if answer else ""
-
     def changed_since(self, release: str) -> list[str]:
         """The exercises that differ between an older known release and this one."""
         then = self.editions.get(release, {})
@@ -84,11 +79,11 @@ def grafted(reference: Reference, answers: Mapping[str, str], student: str, expe
     checks keep an output, so nbval compares those and nothing else.
     """
     nb = nbformat.v4.new_notebook()
-    replaced = {f"{e.grade_id}_answer": reference.stub(e) if e.name in without else
-                answers.get(e.name, reference.stub(e)) for e in reference.exercises}
+    replaced = {f"{e.grade_id}_answer": e.stub() if e.name in without else
+                answers.get(e.name, e.stub()) for e in reference.exercises}
     for cell in reference.source.cells:
         part = parts.part_of(cell)
-        if cell.cell_type == "code" and part not in ("wrong", "right"):
+        if cell.cell_type == "code" and part not in parts.NOT_RUN:
             text = {"student": f"STUDENT = {student!r}"}.get(part) or replaced.get(cell.id, cell.source)
             nb.cells.append(_code(cell.id, parts.without_expected(text), expected.get(cell.id)))
     return nbformat.writes(nb)

@@ -61,7 +61,7 @@ def score(reference: Reference, answers: Answers, student: str, expected: Mappin
 def blame(reference: Reference, run: runner.Run) -> tuple[str, str]:
     """The exercise whose cell ended the kernel or the run, and why; empty when all cells were run."""
     ids = [cell.id for cell in reference.source.cells if cell.cell_type == "code"
-           and parts.part_of(cell) not in ("wrong", "right")]
+           and parts.part_of(cell) not in parts.NOT_RUN]
     owners = {cell.id: e.name for e in reference.exercises for cells in e.cells.values() for cell in cells}
     done = list(run.cells)
     first = next((ids.index(key) for key in ids if key.endswith("_answer")), len(ids))

@@ -71,7 +71,7 @@ def _problems(nb: NotebookNode, exercise: parts.Exercise) -> Iterator[str]:
         tried = attempt(nb, exercise, source)
         if tried.points != exercise.points or not tried.check.endswith("every check passed"):
             yield f"{name} earns {tried.points} of {exercise.points}: {tried.check!r}, {tried.hidden}"
-    untouched = attempt(nb, exercise, parts.stub(answer.source, exercise.name))
+    untouched = attempt(nb, exercise, exercise.stub())
     if untouched.points or not untouched.check.endswith("not answered yet"):
         yield f"the stub earns {untouched.points}: {untouched.check!r}, {untouched.hidden}"
     for cell in exercise.cells["wrong"]:
